@@ -1,8 +1,7 @@
-//! Replays a corpus and some mutations of it, for the tests of every crate with fuzz targets.
+//! Replays a fuzz corpus and some mutations of it, for the tests of every crate that has fuzz targets.
 //!
-//! The tests of several crates include this file.
-//! The seed is printed on failure; `TRUNKLINE_FUZZ_SEED` replays it, `TRUNKLINE_FUZZ_RUNS` sets
-//! the number of mutations for each target.
+//! The tests of several crates include this file. The seed is printed on failure. `TRUNKLINE_FUZZ_SEED` replays a seed, and
+//! `TRUNKLINE_FUZZ_RUNS` sets the number of mutations per target.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Maximum length of an input, in bytes.
 pub(crate) const LENGTH_MAX: usize = 16 * 1024;
 
-/// Reads all files below a folder, in a fixed order.
+/// Reads all files below a folder in a fixed order.
 pub(crate) fn files(folder: &Path) -> Vec<Vec<u8>> {
     let mut entries: Vec<_> = fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -23,7 +22,7 @@ pub(crate) fn files(folder: &Path) -> Vec<Vec<u8>> {
     entries.into_iter().flat_map(read).collect()
 }
 
-/// The generator xorshift64*.
+/// An xorshift64* generator.
 struct Random(u64);
 
 impl Random {
@@ -43,7 +42,7 @@ impl Random {
     }
 }
 
-/// Returns an input with one to four small changes, including splices with another input.
+/// Returns an input with one to four small changes, which may be splices with another input.
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.below(corpus.len())].clone();
     for _ in 0..=random.below(4) {
@@ -76,7 +75,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
 }
 
-/// Replays the corpus unchanged, then `runs` mutations of it, unless the environment sets another number.
+/// Replays the corpus unchanged, and then `runs` mutations of it. The environment can override this number.
 pub(crate) fn run(name: &str, corpus: &[Vec<u8>], runs: u64, target: fn(&[u8])) {
     assert!(!corpus.is_empty(), "{name} has no corpus");
     corpus.iter().for_each(|data| target(data));

@@ -22,7 +22,7 @@ use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Measures generated calls, and in the same run the floors of the machine.
+/// Measures generated calls and, in the same run, the floors of the machine.
 ///
 /// Start here:
 ///   trunkline-bench                                 latency of several sizes, beside the floors
@@ -32,8 +32,8 @@ use std::path::PathBuf;
 /// A floor is the same exchange without middleware: a cache line between two cores, an eventfd, UDP and TCP sockets. Quote
 /// times as multiples of a floor, because they depend on the machine and its load.
 ///
-/// The program starts the server as a second process; each side runs on its own core. It repeats each measurement, with
-/// floors and points in turn, and prints medians. --seconds 0.2 --repetitions 3 gives a shorter, less certain run.
+/// The program starts the server as a second process, and each side runs on a separate core. It repeats each measurement,
+/// with floors and points in turn, and prints medians. --seconds 0.2 --repetitions 3 gives a shorter, less accurate run.
 ///
 /// One exchange:
 ///   trunkline-bench latency --size 64               one call at a time, 64 bytes there and back
@@ -68,15 +68,15 @@ use std::path::PathBuf;
 ///   trunkline-bench latency --size 0..1M --html out.html   a page with plots
 ///   trunkline-bench report *.json --html out.html   a page of several JSON files
 ///
-/// Closed and open loop: by default a call starts when the previous one has ended. A server that stalls for 100 ms then delays
-/// one call of each sequence, and p99 hides the stall ("coordinated omission"). With --arrivals calls are due at a fixed rate,
-/// and a call's time counts from when it was due, so every call that was due during the stall shows it. At most --outstanding
-/// calls are in flight; the time that others wait counts too.
+/// Closed and open loop: by default, a call starts when the previous one has ended. A server that stalls for 100 ms then
+/// delays only one call per sequence, and p99 hides the stall ("coordinated omission"). With --arrivals, calls are scheduled
+/// at a fixed rate, and a call's time is measured from its scheduled start. Every call scheduled during the stall therefore
+/// shows it. At most --outstanding calls are in flight; the time that further calls wait is included.
 ///
 /// Drift: a host may move virtual processors. The program samples a cache line before and after each measurement. If the
-/// samples differ by a factor of more than 1.4, it drops and repeats the measurement, at most three times.
+/// samples differ by a factor of more than 1.4, it drops the measurement and repeats it, at most three times.
 ///
-/// Files of --json and --html are tried before the first measurement.
+/// Before the first measurement, the program checks that the files given by --json and --html can be written.
 ///
 /// Exit codes:
 ///   0 measured
@@ -98,38 +98,38 @@ pub(crate) struct Cli {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// The time of a call: by default 64 bytes there and back, one at a time.
+    /// The time of a call: by default 64 bytes each way, one call at a time.
     Latency(Settings),
-    /// Calls per second: by default 64 bytes there and back, 32 outstanding.
+    /// Calls per second: by default 64 bytes each way, 32 outstanding.
     Rate(Settings),
-    /// Bytes per second in one direction: by default 1 MiB there and 8 bytes back, 4 outstanding.
+    /// Bytes per second in one direction: by default 1 MiB out and 8 bytes back, 4 outstanding.
     Bandwidth(Settings),
     Table(SideBySide),
     /// The time of small calls beside large ones.
     Fair(fair::Load),
-    /// Many calls at once, each by a task of tokio: their time, and their memory beside the memory of timers.
+    /// Many calls at once, each from a tokio task: their time, and their memory compared with the memory of timers.
     Burst(Burst),
-    /// Items of streams beside unary calls; the memory of open streams, and of a large upload.
+    /// Items of streams compared with unary calls; the memory of open streams and of a large upload.
     Streams(Streams),
     Compare(Comparison),
-    /// Calls to several peers, over several pollers and services, and how long sessions take to come up.
+    /// Calls to several peers, over several pollers and services, and the set-up time of sessions.
     Scale(Scale),
-    /// Calls of several sizes and kinds in a mix, beside each alone.
+    /// Calls of several sizes and kinds in a mix, compared with each kind alone.
     Mixed(Mixed),
     /// Starts a node on this host, for `run` on one of the hosts.
     Node(Host),
     /// Measures between the nodes of several hosts.
     Run(Orders),
     Report(Files),
-    /// Calls in encrypted sessions beside the same calls without encryption.
+    /// Calls in encrypted sessions, compared with the same calls without encryption.
     Sealed(Sealed),
-    /// Calls beside busy loops or within a CPU quota, and over tonic and tarpc.
+    /// Calls next to busy loops or within a CPU quota, and over tonic and tarpc.
     Shared(Shared),
-    /// CPU time, context switches and memory at low rates of calls and with idle sessions, also of tonic and tarpc.
+    /// CPU time, context switches and memory at low call rates and with idle sessions, also for tonic and tarpc.
     Rest(Rest),
     #[command(flatten)]
     Helper(Helper),
-    /// The server process; the program starts it itself.
+    /// Runs the server process, which the program starts itself.
     #[command(hide = true)]
     Serve(Fleet),
     /// Idle nodes of `rest`.
@@ -137,21 +137,21 @@ pub(crate) enum Command {
     IdleNodes(IdleNodes),
 }
 
-// Serialised for the settings that results depend on. A doc comment would replace the description of the program.
+// Serialised for the settings that affect the results. A doc comment here would replace the description of the program.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Settings {
     /// Path of the packets.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     pub(crate) link: LinkFlag,
-    /// Reason for which `auto` did not choose shared memory.
+    /// Reason why `auto` did not choose shared memory.
     #[arg(skip)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) link_why: Option<&'static str>,
-    /// Bytes of a payload, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles.
+    /// Payload size in bytes, 0 to 64M: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles at each step.
     #[arg(long, value_name = "SIZES")]
     #[serde(skip)]
     pub(crate) size: Option<Sizes>,
-    /// Outstanding calls, 1 to 4096; lists and ranges as for --size.
+    /// Outstanding calls, 1 to 4096; lists and ranges are written as in --size.
     #[arg(long, value_name = "CALLS")]
     #[serde(skip)]
     pub(crate) outstanding: Option<Outstanding>,
@@ -161,36 +161,36 @@ pub(crate) struct Settings {
     /// Kind of thread or task that makes the calls.
     #[arg(long, value_enum, default_value_t = CallerKind::Poller)]
     pub(crate) client: CallerKind,
-    /// One-way calls: a call ends when its payload is in the server's memory, and nothing comes back.
+    /// Make one-way calls. A call ends when its payload is in the server's memory, and there is no reply.
     #[arg(long)]
     pub(crate) one_way: bool,
-    /// Pause before each call, so that both sides sleep; floors that sleep have the same pause.
+    /// Pause before each call, so that both sides sleep. Floors that sleep use the same pause.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000), conflicts_with = "arrivals")]
     #[serde(rename = "pause_ms", skip_serializing_if = "Option::is_none")]
     pub(crate) pause: Option<u64>,
     /// Source of the payloads.
     #[arg(long, value_enum, default_value_t = Buffer::Reused)]
     pub(crate) buffer: Buffer,
-    /// Check the contents of each reply; `bandwidth` has the server return a digest. Costs time.
+    /// Check the contents of each reply; in `bandwidth`, the server returns a digest. Checks take time.
     #[arg(long, conflicts_with = "one_way")]
     pub(crate) verify: bool,
-    /// Open loop: total call rate, per second. Latency is measured from the scheduled start of a call.
+    /// Use an open loop with this total call rate, per second. Latency is measured from the scheduled start of a call.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     #[serde(rename = "arrivals_per_s", skip_serializing_if = "Option::is_none")]
     pub(crate) arrivals: Option<f64>,
-    /// Also measure other systems: tonic, tarpc and iceoryx2, and ucx_perftest, fi_pingpong and perftest if they are installed.
-    /// The first time, cargo builds those in Rust, which takes some minutes.
+    /// Also measure other systems: tonic, tarpc and iceoryx2, and ucx_perftest, fi_pingpong and perftest if they are
+    /// installed. The first run builds the Rust systems with cargo, which takes some minutes.
     #[arg(long, conflicts_with_all = ["pause", "arrivals", "one_way"])]
     #[serde(skip)]
     pub(crate) peers: bool,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    /// Built program of bench/peers, which runs the Rust systems. Needed where these sources are missing.
     #[arg(long, value_name = "FILE", requires = "peers")]
     #[serde(skip)]
     pub(crate) peers_program: Option<PathBuf>,
     #[command(flatten)]
     #[serde(skip)]
     pub(crate) output: Output,
-    /// Also write a page with plots, which needs no other file: distributions, sweeps, floors, machine and settings.
+    /// Also write a self-contained page with plots: distributions, sweeps, floors, machine and settings.
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub(crate) html: Option<PathBuf>,
@@ -199,16 +199,16 @@ pub(crate) struct Settings {
     pub(crate) nodes: Nodes,
 }
 
-/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one table in Markdown.
+/// Trunkline over UDP and shared memory, other systems and floors, in turn; prints one Markdown table.
 ///
-/// The columns are the round trip of 64 bytes, one at a time, and calls per second with 32 outstanding: medians, with
-/// the lowest and the highest of the repetitions. A line with date, version, machine and method follows. Standard output
-/// has nothing else. The first time, cargo builds the other systems in Rust, which takes some minutes.
+/// The columns are the round-trip time of 64-byte calls, one at a time, and calls per second with 32 outstanding. Each is
+/// the median, with the minimum and maximum of the repetitions. A line with date, version, machine and method follows;
+/// standard output contains nothing else. The first run builds the Rust systems with cargo, which takes some minutes.
 #[derive(Debug, Args)]
 pub(crate) struct SideBySide {
     #[command(flatten)]
     pub(crate) sweep: Sweep,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    /// Built program of bench/peers, which runs the Rust systems. Needed where these sources are missing.
     #[arg(long, value_name = "FILE")]
     peers_program: Option<PathBuf>,
     #[command(flatten)]
@@ -241,7 +241,7 @@ impl SideBySide {
 }
 
 impl Settings {
-    /// Refuses settings that cannot be measured, before the measurement starts.
+    /// Rejects settings that cannot be measured, before the measurement starts.
     ///
     /// # Errors
     /// Returns an error for the first such setting.

@@ -1,9 +1,9 @@
-//! Measures generated calls, and the floors of the machine in the same run.
+//! Measures generated calls and, in the same run, the floors of the machine.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `cli`, `sizes` | the command line |
-//! | `scenario` | one file per subcommand, and what all share: options, repetitions in turn, files, the end of a run |
+//! | `scenario` | one file per subcommand, and common parts: options, repetitions in turn, files, the end of a run |
 //! | `calls` | the nodes, their services and their callers |
 //! | `floors`, `systems` | the same exchanges without any middleware, and over other systems |
 //! | `meter` | child processes, cores, load, times and rates |
@@ -30,7 +30,7 @@ use scenario::{across, burst, fair, mixed, rest, run, scale, sealed, shared, sid
 use std::process::ExitCode;
 use trunkline_testkit::output;
 
-/// Sizes without a subcommand.
+/// Payload sizes used without a subcommand, in bytes.
 const SIZES: [usize; 6] = [8, 64, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 
 fn main() -> ExitCode {

@@ -1,21 +1,21 @@
-//! Sizes and counts on the command line: units, lists and ranges.
+//! Sizes and counts on the command line, with units, lists and ranges.
 
 use std::str::FromStr;
 
-/// The largest payload of a call.
+/// Maximum payload of a call, in bytes.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
-/// Maximum number of calls in flight at a time.
+/// Maximum number of calls in flight.
 pub(crate) const MOST_OUTSTANDING: u64 = 4096;
 
-/// Payload sizes in bytes: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles from one to the other.
+/// Payload sizes in bytes: `64`, `4K`, `64,4K,1M`, or `64..64K`, which doubles at each step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
-/// Numbers of calls in flight, written like sizes.
+/// Numbers of calls in flight, in the format of sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outstanding(pub(crate) Vec<usize>);
 
-/// Numbers of something, written like sizes, from 1 to `MOST`.
+/// Numbers from 1 to `MOST`, in the format of sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Counts<const MOST: u16>(pub(crate) Vec<u16>);
 
@@ -72,7 +72,7 @@ fn list(text: &str, least: u64, most: u64) -> Result<Vec<usize>, String> {
     all.into_iter().map(|value| usize::try_from(value).map_err(|error| error.to_string())).collect()
 }
 
-/// Returns `from`, doubled up to `to`. The last value is always `to`.
+/// Returns `from` and its doublings up to `to`. The last value is always `to`.
 fn doubling(from: u64, to: u64, text: &str) -> Result<Vec<u64>, String> {
     if from > to {
         return Err(format!("the range `{text}` ends before it begins"));
@@ -89,13 +89,13 @@ fn doubling(from: u64, to: u64, text: &str) -> Result<Vec<u64>, String> {
     Ok(all)
 }
 
-/// Converts a size for arithmetic with rates.
+/// Converts a size to `f64`, for arithmetic with rates.
 #[expect(clippy::cast_precision_loss, reason = "sizes are at most 2^27")]
 pub(crate) const fn as_f64(bytes: usize) -> f64 {
     bytes as f64
 }
 
-/// Formats a size, with a unit if it is a whole number of units.
+/// Formats a size, with a unit if it is a whole multiple of the unit.
 pub(crate) fn written(bytes: usize) -> String {
     match bytes {
         0 => "0".to_owned(),
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_lists_and_ranges_are_read() {
+    fn units_lists_and_ranges_are_parsed() {
         let sizes = |text: &str| text.parse::<Sizes>().map(|sizes| sizes.0);
         assert_eq!(sizes("0, 64,4K,64M").unwrap(), [0, 64, 4096, 64 << 20]);
         assert_eq!(sizes("64..1K").unwrap(), [64, 128, 256, 512, 1024]);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_written_with_its_unit() {
+    fn sizes_are_formatted_with_units() {
         let all = [0, 64, 1500, 4096, 1 << 20].map(written);
         assert_eq!(all, ["0", "64", "1500", "4K", "1M"]);
         let all = [0, 64, 1500, 4096, 1 << 20].map(with_unit);

@@ -1,12 +1,12 @@
 //! Parser for callgrind's output.
 //!
-//! The parser handles the part of the format that counts need (valgrind's manual, "Callgrind Format Specification"): the
-//! instructions of each function by source file, so that inlined code counts where it was written, and the cost of each
-//! caller's calls of a function.
+//! The parser supports the part of the format that the counts need (valgrind's manual, "Callgrind Format Specification"):
+//! the instructions of each function by source file, so that inlined code is attributed to the file that contains it, and
+//! the cost of each caller's calls to a function.
 
 use std::collections::BTreeMap;
 
-/// A function, by its number in [`Profile::functions`].
+/// A function, identified by its index in [`Profile::functions`].
 pub(crate) type FunctionId = usize;
 
 /// One function.
@@ -18,7 +18,7 @@ pub(crate) struct Function {
     pub(crate) file: String,
     /// Instructions of the function itself, by source file.
     pub(crate) own: BTreeMap<String, u64>,
-    /// Inclusive instructions of the calls, by caller.
+    /// Inclusive instructions of the calls to the function, by caller.
     pub(crate) callers: BTreeMap<FunctionId, u64>,
 }
 
@@ -32,7 +32,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// Fails with the line that is not part of the format.
+    /// Returns an error with the line that is not part of the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {
@@ -45,22 +45,22 @@ impl Profile {
     }
 }
 
-/// State set by the lines so far.
+/// State set by the lines read so far.
 #[derive(Default)]
 struct Reader {
     profile: Profile,
     ids: BTreeMap<(String, String), FunctionId>,
-    /// Names of files and of functions, by their numbers.
+    /// Names of files and functions, by their numbers.
     files: BTreeMap<String, String>,
     names: BTreeMap<String, String>,
     has_events: bool,
-    /// Function and file of the lines that follow.
+    /// Function and file to which the next lines belong.
     current: Option<FunctionId>,
     home: String,
     file: String,
     called_name: String,
     called_file: Option<String>,
-    /// Function called by the next line, which has the cost of the calls.
+    /// Function whose calls have their cost on the next line.
     called: Option<FunctionId>,
 }
 
@@ -101,13 +101,13 @@ impl Reader {
                 let file = self.called_file.take().unwrap_or_else(|| self.file.clone());
                 self.called = Some(self.function(self.called_name.clone(), file));
             }
-            // Ignore objects, and jumps, which only the assembler listing uses.
+            // Ignore object names, and jumps, which only the assembler listing uses.
             _ => {}
         }
         Ok(())
     }
 
-    /// Parses a line of positions and costs.
+    /// Parses a line with positions and costs.
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let mut words = line.split_whitespace();
         let position = words.next().ok_or("empty")?;
@@ -135,7 +135,7 @@ impl Reader {
     }
 }
 
-/// Returns the name in `(number) name`, or the name given to this number earlier. `???` stands for an unknown name.
+/// Returns the name in `(number) name`, or the name defined earlier for this number. `???` is an unknown name.
 fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String, &'static str> {
     let name = match value.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
         None => value.to_owned(),
@@ -153,7 +153,7 @@ fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String
 mod tests {
     use super::*;
 
-    /// A profile in which a caller with inlined code of another file calls a function twice, from both files.
+    /// A profile in which a caller with inlined code from another file calls a function from both files.
     const SMALL: &str = "\
 # callgrind format
 version: 1

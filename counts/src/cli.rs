@@ -4,16 +4,15 @@ use crate::steps::Steps;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Counts what one unary call with 64 bytes each way costs, in counts that do not depend on the machine's speed.
+/// Counts the cost of one unary call with 64 bytes each way, independently of the machine's speed.
 ///
-/// Two nodes run in one thread, and their pollers have turns only when there is something to do, so no turn
-/// is empty. The program runs under valgrind's callgrind, which counts the instructions of one side's turns and
-/// attributes them to layers by source file. Allocations, system calls and datagrams are counted in the same turns.
-/// Each number is per call: for the in-process link, for UDP sockets on the loopback interface and for shared memory,
-/// with 1 and with 32 calls in flight, made by tasks on the client's poller. In process, it also counts handlers that await
-/// once, callers outside pollers that share a channel, two pollers per side, encrypted sessions, and the items of one stream in
-/// each direction.
-/// A run takes about two minutes. docs/book/src/reference/performance.md explains what is counted and what is not.
+/// Two nodes run in one thread, and their pollers have turns only when there is work, so no turn is empty. The program runs
+/// under valgrind's callgrind, which counts the instructions of one side's turns and attributes them to layers by source file.
+/// Allocations, system calls and datagrams are counted in the same turns. Each number is per call: for the in-process link, for
+/// UDP sockets on the loopback interface and for shared memory, with 1 and with 32 calls in flight, made by tasks on the
+/// client's poller. For the in-process link, it also counts handlers that await once, callers outside pollers that share a
+/// channel, two pollers per side, encrypted sessions, and the items of one stream in each direction. A run takes about two
+/// minutes. docs/book/src/reference/performance.md explains which costs are counted.
 ///
 /// Examples:
 ///   cargo counts                    the table, which is also Markdown
@@ -23,8 +22,8 @@ use std::path::PathBuf;
 ///
 /// Needs the package `valgrind`.
 ///
-/// Exit codes: 0 counted, and nothing has grown, or the record is of another toolchain and nothing was compared;
-/// 1 something has grown; 2 wrong usage, valgrind is missing, or something cannot be run or written.
+/// Exit codes: 0 counted, and nothing has grown, or the record is from another toolchain and nothing was
+/// compared; 1 a count has grown; 2 wrong usage, valgrind is missing, or something cannot be run or written.
 #[derive(Debug, Parser)]
 #[command(name = "cargo counts", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
@@ -37,7 +36,8 @@ pub(crate) struct Cli {
     /// Write the record.
     #[arg(long)]
     pub(crate) bless: bool,
-    /// The record. Default: counts/record.json of the workspace that the program was built in.
+    /// Path of the record. Default: counts/record.json in the workspace in which the program
+    /// was built.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     #[command(subcommand)]

@@ -1,9 +1,10 @@
-//! Counts of one call that do not depend on the machine's speed: instructions, allocations, system calls, bytes.
+//! Counts the cost of one call in units that do not depend on the machine's speed: instructions, allocations, system calls,
+//! bytes.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `steps` | the measured program: two nodes, stepped in one thread |
-//! | `measure` | runs the program under valgrind, and combines the counts of both |
+//! | `measure` | runs the program under valgrind, and combines both sets of counts |
 //! | `callgrind`, `layers` | callgrind's output, and the layer of each instruction |
 //! | `system_calls` | system calls by side |
 //! | `toolchain`, `record` | the versions that counts depend on; counts as JSON, and their growth |
@@ -60,17 +61,16 @@ fn main() -> ExitCode {
     }))
 }
 
-/// Runs the measured program.
 fn step(steps: Steps) -> Result<u8, String> {
     let totals = steps::run(steps)?;
     output::out(&serde_json::to_string(&totals).map_err(|error| error.to_string())?)?;
     Ok(COUNTED)
 }
 
-/// Counts, then prints, checks or writes as requested. Returns the exit code.
+/// Counts, then prints, checks or writes the counts as requested. Returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     let toolchain = Toolchain::here()?;
-    // Read the record first, so that an unreadable one fails before a minute of work.
+    // Read the record first, so that an unreadable record is reported before the measurement, which takes minutes.
     let before = if cli.check { Some(read(&cli.record())?) } else { None };
     let record = count(toolchain)?;
     output::out(&table::table(&record))?;
@@ -108,7 +108,6 @@ fn judge(record: &Record, before: &Record) -> Result<u8, String> {
     }
 }
 
-/// Measures everything.
 fn count(toolchain: Toolchain) -> Result<Record, String> {
     let style =
         ProgressStyle::with_template("{bar:20} {pos}/{len} {msg}").map_err(|error| error.to_string())?;
@@ -132,7 +131,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         toolchain,
         payload_bytes: side::PAYLOAD_BYTES as u64,
         calls: CALLS,
-        // With one outstanding call, messages do not share a frame.
+        // With one call in flight, messages do not share a frame.
         request_header_bytes: counted[0].1,
         reply_header_bytes: counted[1].1,
         outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },

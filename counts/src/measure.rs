@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::Command;
 use trunkline_testkit::Folder;
 
-/// Functions at which the collection of instructions begins and ends, both in [`crate::steps`].
+/// Functions at which the collection of instructions begins and ends, in [`crate::steps`].
 const BEGIN: &str = "trunkline_counts::steps::begin";
 const END: &str = "trunkline_counts::steps::end";
 const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
 const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 
-/// Counts one side of a run. Returns its counts per call, and the bytes before the payload in its longest frame.
+/// Counts one side of a run. Returns its counts per call, and the number of bytes before the payload in its longest frame.
 ///
 /// # Errors
 /// Returns an error if valgrind does not run or its output cannot be read.
@@ -30,7 +30,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), Str
             totals.stalls
         ));
     }
-    // The first part covers everything up to the function `END`; the other parts cover the remaining run.
+    // Dump 1 is written on entry to `END` and counts from `BEGIN`; later dumps cover the rest of the run.
     let profile = Profile::parse(&read(&profile.with_extension("1"))?)
         .map_err(|error| format!("callgrind's output: {error}"))?;
     let instructions = layers::by_layer(&profile);
@@ -86,7 +86,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Measured runs: each link with one call at a time and with many.
+/// Measured runs, each link with one call in flight and with many.
 pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::InProcess, 1),
     (Linked::InProcess, 32),

@@ -1,4 +1,4 @@
-//! The counts as JSON, and their growth.
+//! The counts as JSON, and the check for growth.
 
 use crate::layers::{ByLayer, Layer};
 use crate::side::{Linked, SHAPES, Shape};
@@ -7,10 +7,10 @@ use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum growth of a side's instructions that passes the check, as a factor.
+/// Maximum factor by which a side's instructions may grow.
 const MOST_GROWTH: f64 = 1.03;
-/// Growth of allocations and system calls that is ignored. The choice of the first and last counted calls shifts the averages
-/// by less.
+/// Maximum growth of allocations and system calls that is ignored. The choice of the first and last counted calls shifts the
+/// averages by less than this.
 const SAME: f64 = 0.02;
 
 /// Counts of one side, per call.
@@ -29,7 +29,7 @@ pub(crate) struct SideCounts {
 }
 
 impl SideCounts {
-    /// Averages the counts of a run over its calls.
+    /// Divides the counts of a run by the number of its calls.
     #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
     pub(crate) fn new(calls: u64, instructions: ByLayer, system_calls: u64, own: SideTotals) -> Self {
         let each = |count: f64, places: f64| (count / calls as f64 * places).round() / places;
@@ -49,7 +49,7 @@ impl SideCounts {
         }
     }
 
-    /// Returns the instructions of the path, which the check compares.
+    /// Returns the instructions in the path of a call, which the check compares.
     pub(crate) fn instructions(&self) -> f64 {
         self.codec + self.rpc + self.transport + self.device
     }
@@ -62,7 +62,7 @@ pub(crate) struct LinkCounts {
     pub(crate) server: SideCounts,
 }
 
-/// Counts over each link.
+/// Counts for each link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Links {
     #[serde(rename = "in-process")]
@@ -72,7 +72,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Returns the counts over one link.
+    /// Returns the counts for one link.
     pub(crate) fn over(&self, linked: Linked) -> &LinkCounts {
         match linked {
             Linked::InProcess => &self.in_process,
@@ -82,14 +82,14 @@ impl Links {
     }
 }
 
-/// All counts, with the toolchain and the settings behind them.
+/// All counts, with the toolchain and the settings on which they depend.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) toolchain: Toolchain,
     pub(crate) payload_bytes: u64,
     /// Number of calls over which each count is averaged.
     pub(crate) calls: u64,
-    /// Bytes between XRCETH and payload, of a request and of a reply.
+    /// Bytes between XRCETH and payload, in a request and in a reply.
     pub(crate) request_header_bytes: u64,
     pub(crate) reply_header_bytes: u64,
     /// Counts with 32 calls in flight.
@@ -97,7 +97,8 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// Counts with one call in flight.
     pub(crate) one_outstanding: Links,
-    /// Counts of other shapes by name, in process and with 32 calls in flight; per item of one stream for streams.
+    /// Counts for other shapes by name, in process and with 32 calls in flight. For streams, they are per item of one
+    /// stream.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
@@ -124,8 +125,8 @@ impl Record {
         rows
     }
 
-    /// Returns by shape the instructions of both sides for an item of a stream, as a fraction of the instructions for a call
-    /// with the same payload and 32 calls in flight.
+    /// Returns the instructions of both sides for an item of a stream, by shape. They are relative to the instructions for a
+    /// call with the same payload and 32 calls in flight.
     pub(crate) fn items_of_a_call(&self) -> Vec<(&'static str, f64)> {
         let both = |counts: &LinkCounts| counts.client.instructions() + counts.server.instructions();
         let call = both(&self.outstanding_32.in_process);
@@ -134,7 +135,7 @@ impl Record {
         streams.filter_map(part).collect()
     }
 
-    /// Returns the growth since `before`, one line each; empty when nothing has grown.
+    /// Returns the growth since `before`, with one line per count. Empty if no count has grown.
     pub(crate) fn growth_since(&self, before: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         let mut compare = |what: String, now: f64, then: f64, most: f64| {
@@ -157,14 +158,14 @@ impl Record {
     }
 }
 
-/// The verdict of a check.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
-    /// Nothing has grown.
+    /// No count has grown.
     Same,
-    /// Counts that have grown.
+    /// Some counts have grown.
     Grown(Vec<String>),
-    /// Differences between the toolchains of the record and of the counts, which make the counts incomparable.
+    /// The record is from another toolchain, so the counts are not comparable. Contains the differences.
     OtherToolchain(String),
 }
 

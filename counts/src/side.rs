@@ -1,26 +1,26 @@
-//! The ways to measure a call: the link, the shape of the programs, and the side.
+//! The parameters of a measurement: the link, the shape of the programs, and the side.
 
 use clap::ValueEnum;
 
-/// Bytes of an argument, a reply or an item, unless it is large.
+/// Size of an argument, a reply or an item in bytes, unless it is large.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
 const FILL: u8 = 0x5a;
 
 /// The link between the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Linked {
-    /// Queues in the process.
+    /// Queues within the process.
     InProcess,
     /// UDP sockets on the loopback interface.
     Udp,
-    /// Memory that both devices share, as between processes of one host.
+    /// Memory shared by both devices, as between processes on one host.
     Shm,
 }
 
-/// The programs that call and serve.
+/// The calling and the serving program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
 pub(crate) enum Shape {
-    /// Tasks of one poller make calls; handlers complete in their first poll.
+    /// Tasks on one poller make calls, and handlers complete in their first poll.
     #[default]
     Plain,
     /// Handlers yield to their poller once.
@@ -29,7 +29,7 @@ pub(crate) enum Shape {
     Channel,
     /// Each node has two pollers, and both pollers of the client have callers.
     TwoPollers,
-    /// Arguments and replies have 64 KiB.
+    /// Arguments and replies of 64 KiB.
     Large,
     /// The nodes have identities, and their sessions are encrypted.
     Encrypted,
@@ -37,9 +37,9 @@ pub(crate) enum Shape {
     EncryptedOne,
     /// Encrypted sessions, with arguments and replies of 64 KiB.
     EncryptedLarge,
-    /// A task of a poller reads a stream; counts are per item.
+    /// A task on a poller reads a stream. Counts are per item.
     ServerStream,
-    /// A handler reads a stream; counts are per item.
+    /// A handler reads a stream. Counts are per item.
     ClientStream,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Side {
 }
 
 impl Linked {
-    /// Returns the name in tables and in JSON.
+    /// Returns the name used in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::InProcess => "in-process",
@@ -63,7 +63,7 @@ impl Linked {
     }
 }
 
-/// Further shapes, measured in process.
+/// Further shapes, which are measured in process.
 pub(crate) const SHAPES: [Shape; 9] = [
     Shape::Yielding,
     Shape::Channel,
@@ -77,7 +77,7 @@ pub(crate) const SHAPES: [Shape; 9] = [
 ];
 
 impl Shape {
-    /// Returns the name in tables and in JSON.
+    /// Returns the name used in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -93,12 +93,12 @@ impl Shape {
         }
     }
 
-    /// Returns true if items of streams are counted instead of calls.
+    /// Returns true if stream items are counted instead of calls.
     pub(crate) const fn streams(self) -> bool {
         matches!(self, Self::ServerStream | Self::ClientStream)
     }
 
-    /// Returns true if payloads have 64 KiB.
+    /// Returns true if payloads are 64 KiB long.
     pub(crate) const fn is_large(self) -> bool {
         matches!(self, Self::Large | Self::EncryptedLarge)
     }
@@ -117,8 +117,9 @@ impl Shape {
         }
     }
 
-    /// Returns the number of calls or items that are counted in place of this many small calls. The window of a stream has
-    /// thousands of items, and the count covers several windows. Large calls take valgrind long.
+    /// Returns the number of calls or items to count instead of this many small calls. The window of a stream contains
+    /// thousands of items, and the count covers several windows. Large calls are fewer, because they take long under
+    /// valgrind.
     pub(crate) const fn counted(self, calls: u64) -> u64 {
         match self {
             _ if self.streams() => calls * 8,
@@ -127,7 +128,7 @@ impl Shape {
         }
     }
 
-    /// Returns the payload of an argument, a reply or an item, all bytes of which have the value [`FILL`].
+    /// Returns the payload of an argument, a reply or an item. All bytes have the value [`FILL`].
     pub(crate) const fn payload(self) -> &'static [u8] {
         if self.is_large() { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
     }

@@ -1,7 +1,7 @@
-//! System calls by side.
+//! Counts of system calls by side.
 //!
-//! Valgrind can log every system call. The measured program marks the beginning and the end of each turn in that log by
-//! checking for a file that does not exist.
+//! Valgrind can log every system call. The measured program marks the beginning and the end of each turn in this log by
+//! checking whether a certain file exists. The file never exists.
 
 use crate::side::Side;
 
@@ -21,14 +21,14 @@ pub(crate) mod marks {
 
 /// Writes a mark into the log.
 pub(crate) fn mark(path: &str) {
-    // The file does not exist. Only the system call matters.
+    // The file does not exist; only the system call matters.
     let _missing = std::fs::exists(path);
 }
 
-/// Counts the system calls in the turns of a side, from a log of `--trace-syscalls=yes`.
+/// Counts the system calls in the turns of a side, from a log written with `--trace-syscalls=yes`.
 ///
 /// # Errors
-/// Fails if the log lacks a mark.
+/// Returns an error if a mark is missing from the log.
 pub(crate) fn count(log: &str, side: Side) -> Result<u64, String> {
     let own = match side {
         Side::Client => marks::CLIENT,

@@ -1,10 +1,10 @@
-//! Versions, other than the code's, that instructions depend on.
+//! Versions on which instruction counts depend, other than the version of the code.
 
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::process::Command;
 
-/// Toolchain and processor. Instructions are compared only if these are equal.
+/// Toolchain and processor. Instruction counts are compared only if these are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Toolchain {
     /// The compiler that built the program.
@@ -20,7 +20,7 @@ impl Toolchain {
     /// Returns the toolchain of this machine and this build.
     ///
     /// # Errors
-    /// Fails if valgrind is missing; the text tells how to install it.
+    /// Fails if valgrind is missing; the error explains how to install it.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {

@@ -10,7 +10,7 @@ fn counts(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn without_valgrind_package_is_named() {
+fn missing_valgrind_names_package() {
     let output = counts(&[]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");

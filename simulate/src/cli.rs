@@ -6,14 +6,15 @@ use clap::builder::RangedU64ValueParser;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Runs whole nodes in virtual time, thousands of times, each by its own seed, and judges them.
+/// Runs whole nodes in virtual time, thousands of times, each run with a different seed, and
+/// checks them.
 ///
-/// In each run two to four nodes, with their pollers, connections and handlers as they are, exchange
-/// calls over a network that loses, duplicates, reorders and corrupts packets, while machines and
-/// processes stand still, nodes are killed, also between two stores to memory that the processes of a
-/// host share, and restarted, devices are removed, handlers panic and hang, and callers give up. In
-/// half of the runs several nodes are processes of one host and share its address. An oracle knows every call.
-/// Then all faults end, and no effect of them may remain. The same seed gives the same run.
+/// In each run two to four nodes, with their pollers, connections and handlers unmodified, exchange calls over
+/// a network that loses, duplicates, reorders and corrupts packets. Meanwhile machines and processes are
+/// stopped, devices are removed, handlers panic and hang, and callers give up. Nodes are killed and restarted;
+/// some are killed between two stores to memory shared by the processes of a host. In half of the runs,
+/// several nodes are processes of one host and share its address. An oracle checks every call. Then all faults
+/// end, and no effect of them may remain. The same seed gives the same run.
 ///
 /// Examples:
 ///   cargo simulate                           2,000 runs from a seed that changes with the day
@@ -25,33 +26,38 @@ use std::time::Duration;
 ///   cargo simulate --mutant replies_match_any_call --seed 1 --trace run.txt
 ///                                           one run with a deliberate fault
 ///
-/// Exit codes: 0 all runs passed; 1 a run failed, or a campaign exercised too little; 2 wrong usage,
-/// or a file or standard output cannot be written; 130 and 143 ended by SIGINT and SIGTERM.
+/// Exit codes: 0 all runs passed; 1 a run failed, or a campaign had too few events of some kind; 2
+/// wrong usage, or a file or standard output cannot be written; 130 and 143 ended by SIGINT and
+/// SIGTERM.
 #[derive(Debug, Parser)]
 #[command(name = "cargo simulate", version, verbatim_doc_comment)]
 pub(crate) struct Cli {
-    /// First seed. Without --runs and --minutes, the only one.
+    /// First seed. Without --runs and --minutes, only this seed is run.
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Number of runs: seeds N to N+M-1. Default: 2000; 1 with --seed; no limit with --minutes.
+    /// Number of runs M, with seeds N to N+M-1. Default: 2000; 1 with --seed; no limit with
+    /// --minutes.
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
-    /// Minutes in which to begin runs; with --runs, the earlier end counts.
+    /// Minutes during which runs are started; if --runs is given too, the first limit reached
+    /// applies.
     #[arg(long, value_name = "N", value_parser = minutes)]
     minutes: Option<f64>,
-    /// Pollers of the nodes in turn, 1 to 32 each, for example 4/1. Default: each seed draws 1 to 3 a node.
+    /// Numbers of pollers of the nodes in turn, 1 to 32 each, for example 4/1. Default: each seed draws 1
+    /// to 3 per node.
     #[arg(long, value_name = "N/M")]
     pub(crate) pollers: Option<Pollers>,
-    /// Write the trace of the only run here; needs --seed.
+    /// Write the trace of the run to this file; needs --seed, and a single run.
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
-    /// Switch on a deliberate fault; `all` tries each, `few` ten of different areas, `list` names them.
+    /// Enable a deliberate fault; `all` tries each, `few` tries ten in different areas, `list` lists
+    /// them.
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
-    /// Concurrent runs, 1 to 1024. Default: as many as there are CPUs.
+    /// Number of concurrent runs, 1 to 1024. Default: the number of CPUs.
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(1..=1024))]
     jobs: Option<usize>,
-    /// Continue after a run that fails, and list all failed runs.
+    /// Continue after a failed run, and list all failed runs.
     #[arg(long)]
     pub(crate) keep_going: bool,
     /// Print the result as one JSON document on standard output.
@@ -63,10 +69,10 @@ pub(crate) struct Cli {
 const RUNS: u64 = 2_000;
 
 impl Cli {
-    /// Refuses options that do not fit together.
+    /// Rejects incompatible options.
     ///
     /// # Errors
-    /// Returns the change to make.
+    /// Returns an error with the change to make.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let (Some(seed), Some(runs)) = (self.seed, self.runs)
             && seed.checked_add(runs - 1).is_none()
@@ -98,7 +104,7 @@ impl Cli {
         }
     }
 
-    /// Returns the time in which runs are started.
+    /// Returns the time after which no further runs are started.
     pub(crate) fn time(&self) -> Duration {
         let seconds = self.minutes.map_or(f64::MAX, |minutes| minutes * 60.0);
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

@@ -1,13 +1,12 @@
-//! Counts the events that a run exercises, by kind.
+//! Counts the events in a run, by kind.
 //!
-//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if too few events of any kind
-//! occurred.
+//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if there are too few events
+//! of any kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! kinds {
     ($($name:ident $text:literal $fault:literal,)*) => {
-        /// A kind of event.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum EventKind {
             $(
@@ -17,7 +16,6 @@ macro_rules! kinds {
         }
 
         impl EventKind {
-            /// All kinds.
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// Returns the kind's name in summaries.
@@ -27,8 +25,8 @@ macro_rules! kinds {
                 }
             }
 
-            /// Returns true if the kind counts as a fault. Faults of single packets do not, because they are too frequent to
-            /// be significant.
+            /// Returns true if the kind is a fault. Faults of single packets are not included, because they are too frequent
+            /// to be significant.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
                     $(Self::$name => $fault,)*
@@ -143,7 +141,6 @@ kinds! {
     DeviceRestored "device restored" true,
 }
 
-/// Counters by kind.
 #[derive(Debug)]
 pub(crate) struct Coverage(Vec<AtomicU64>);
 
@@ -154,17 +151,14 @@ impl Default for Coverage {
 }
 
 impl Coverage {
-    /// Counts one event.
     pub(crate) fn count(&self, kind: EventKind) {
         self.add(kind, 1);
     }
 
-    /// Adds a number of events.
     pub(crate) fn add(&self, kind: EventKind, events: u64) {
         self.0[kind as usize].fetch_add(events, Ordering::Relaxed);
     }
 
-    /// Returns the number of events of a kind.
     pub(crate) fn of(&self, kind: EventKind) -> u64 {
         self.0[kind as usize].load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Certificates of simulated nodes, and handshakes that repeat with a seed.
+//! Certificates of simulated nodes, and handshakes that are reproducible from a seed.
 //!
-//! rustls takes randomness from its provider, except for the secret of the key exchange, which ring's X25519 takes from the
-//! operating system. This provider therefore implements X25519 itself. Ed25519 signatures need no randomness. The rest is
-//! ring's.
+//! rustls takes random numbers from its provider, except for the secret of the key exchange, which ring's X25519 takes from
+//! the operating system. This provider therefore implements X25519 itself. Ed25519 signatures need no random numbers. All
+//! other algorithms come from ring.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, SanType,
@@ -31,7 +31,7 @@ const EPOCH: Duration = Duration::from_secs(1_800_000_000);
 /// Validity of nodes' certificates.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Returns the calendar time for a time of the virtual clock.
+/// Converts a time of the virtual clock to calendar time.
 pub(crate) fn calendar(time: Time) -> UnixTime {
     UnixTime::since_unix_epoch(EPOCH + (time - Time(0)))
 }
@@ -53,7 +53,7 @@ struct Seeded {
     time: HandshakeTime,
 }
 
-/// Simulated duration of all cryptography of a handshake, charged to the machine by the key exchange.
+/// Simulated duration of all cryptography in a handshake. The key exchange charges it to the machine.
 #[derive(Debug, Clone)]
 struct HandshakeTime {
     clock: Clock,
@@ -124,10 +124,10 @@ impl ActiveKeyExchange for KeyExchange {
     }
 }
 
-/// Returns ring's cryptography with the randomness of a simulated process. Each handshake takes the given time.
+/// Returns ring's cryptography with the random number generator of a simulated process. Each handshake takes the given time.
 ///
-/// There is a single cipher suite, because the preferred one of two depends on the processor. rustls takes `'static`
-/// references, so each call leaks some bytes: call this once per process.
+/// There is only one cipher suite, because the preference between two depends on the processor. rustls takes `'static`
+/// references, so each call leaks some bytes. Call this function once per process.
 pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     let random = Mutex::new(fastrand::Rng::with_seed(runtime.random()));
     let time = HandshakeTime { clock: runtime.clock().clone(), time };
@@ -152,7 +152,7 @@ pub(crate) struct PemFiles {
 }
 
 impl PemFiles {
-    /// Returns the credentials of a process of the node, from [`provider`].
+    /// Returns the credentials of a process of the node, which use [`provider`].
     pub(crate) fn credentials(&self, runtime: &Runtime, handshake: Duration) -> Arc<Credentials> {
         let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes());
         let trust = Trust::from_pem(self.root.as_bytes());
@@ -163,12 +163,12 @@ impl PemFiles {
     }
 }
 
-/// Returns the DNS name of the node at an address.
+/// Returns the DNS name of the node with this address.
 pub(crate) fn dns_name(address: SocketAddr) -> String {
     format!("n{}.example", address.port())
 }
 
-/// A certificate authority. Equal seeds and calls give equal files.
+/// A certificate authority. Equal seeds and calls produce equal files.
 pub(crate) struct Authority {
     random: fastrand::Rng,
     root: CertifiedIssuer<'static, KeyPair>,
@@ -177,7 +177,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority whose root is valid in all runs. Roots of different seeds have different subjects.
+    /// Creates an authority whose root certificate is valid in all runs. Roots with different seeds have different subjects.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut params = CertificateParams::default();
@@ -189,18 +189,18 @@ impl Authority {
         Self { random, root, serial: 1 }
     }
 
-    /// Issues a certificate for a node at an address, valid in all runs.
+    /// Issues a certificate for the node with this address, valid in all runs.
     pub(crate) fn node(&mut self, address: SocketAddr) -> PemFiles {
         self.named(&[&dns_name(address), &address.ip().to_string()])
     }
 
-    /// Issues a certificate for names, like [`Self::issue`], valid in all runs.
+    /// Issues a certificate for names in the form of [`Self::issue`], valid in all runs.
     pub(crate) fn named(&mut self, names: &[&str]) -> PemFiles {
         self.issue(names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
 
-    /// Issues a certificate for names, each an IP address, a URI or a DNS name. Its validity includes both ends, rounded
-    /// down to seconds.
+    /// Issues a certificate for names, each of which is an IP address, a URI or a DNS name. The validity includes both ends,
+    /// which are rounded down to seconds.
     pub(crate) fn issue(&mut self, names: &[&str], not_before: UnixTime, not_after: UnixTime) -> PemFiles {
         let date = |time: UnixTime| date_time_ymd(1970, 1, 1) + Duration::from_secs(time.as_secs());
         let name = |&name: &&str| match name.parse() {
@@ -220,7 +220,6 @@ impl Authority {
     }
 }
 
-/// Generates an Ed25519 key.
 fn key(random: &mut fastrand::Rng) -> KeyPair {
     let mut seed = [0; 32];
     random.fill(&mut seed);
@@ -240,13 +239,13 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Processes of two nodes. The certificates of the first are valid for an hour.
+    /// Processes of two nodes. The certificates of the first node are valid for an hour.
     struct Pair {
         clock: Clock,
         sides: [Arc<Credentials>; 2],
     }
 
-    /// Everything that two sides sent, in order, and the keying material that each exported.
+    /// Everything that two sides sent, in order, and the keying material that each side exported.
     #[derive(Debug, PartialEq, Eq)]
     struct Handshake {
         flights: Vec<Vec<u8>>,
@@ -332,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn authority_of_another_seed_is_unknown() {
+    fn authority_with_different_seed_is_untrusted() {
         let (mut pair, other) = (Pair::new(7), Pair::new(8));
         pair.sides[1] = other.sides[1].clone();
         assert_eq!(pair.handshake(0), Err(Refused::UnknownRoot));

@@ -1,20 +1,20 @@
-//! Whole nodes in virtual time.
+//! Simulation of whole nodes in virtual time.
 //!
 //! | file | contents |
 //! |---|---|
-//! | `scheduler` | the order of all steps: machines, clients, bells, timers, and the clock |
-//! | `network` | hosts, datagrams with delays and faults, forgers of packets and requests, and rules for what nodes send |
-//! | `node` | a simulated node: process, device, incarnations; several may share a host's address |
-//! | `identity` | certificates of nodes, and cryptography with seeded randomness |
-//! | `workload` | services of the nodes, and programs that call them |
-//! | `plan`, `run` | decisions made from the seed in advance, and their execution in phases |
-//! | `oracle` | rules for every call, credits, slots, memory, budgets and sessions that are not up yet |
+//! | `scheduler` | the order of all steps: machines, clients, bells and timers; the clock |
+//! | `network` | hosts, datagrams with delays and faults, forged packets and requests, and rules for packets sent by nodes |
+//! | `node` | a simulated node with its process, device and incarnations; several nodes may share a host's address |
+//! | `identity` | certificates of nodes, and cryptography with seeded random numbers |
+//! | `workload` | services of the nodes, and programs that call these services |
+//! | `plan`, `run` | decisions drawn from the seed in advance, and their execution in phases |
+//! | `oracle` | rules for every call, credits, slots, memory, budgets and half-open sessions |
 //! | `trace` | a readable record of a run |
-//! | `coverage`, `campaign` | many runs: do they exercise enough, and do they detect a deliberate fault? |
+//! | `coverage`, `campaign` | many runs, with checks that they exercise enough and detect deliberate faults |
 //! | `cli` | the command line |
 //!
-//! A run uses no thread, socket, real time or unseeded randomness, so the same seed gives the same trace. See
-//! `cargo simulate --help` for the usage.
+//! A run uses no threads, sockets, real time or unseeded random numbers, so the same seed gives the same trace. See `cargo
+//! simulate --help` for the usage.
 
 #![forbid(unsafe_code)]
 
@@ -44,11 +44,11 @@ use trunkline_verbs::headroom;
 
 /// Exit code: all runs passed.
 const PASSED: u8 = 0;
-/// Exit code: a run failed, or a campaign fell short.
+/// Exit code: a run failed, or a campaign had too few events of some kind.
 const FAILED: u8 = 1;
 /// Exit code: wrong usage, or output cannot be written.
 const WRONG: u8 = 2;
-/// Exit code of a campaign ended by a signal, to which the signal's number is added.
+/// Base of the exit code of a campaign ended by a signal. The signal's number is added.
 const SIGNAL: u8 = 128;
 
 fn main() -> ExitCode {
@@ -62,7 +62,6 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the requested command and returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     cli.check()?;
     match cli.mutant.as_deref() {
@@ -73,7 +72,6 @@ fn act(cli: &Cli) -> Result<u8, String> {
     }
 }
 
-/// Lists the deliberate faults.
 fn list(cli: &Cli) -> Result<u8, String> {
     let all = mutants::ALL.iter();
     if cli.json {
@@ -86,7 +84,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// Silences the panics that the workload provokes. All other panics are printed.
+/// Suppresses the output of panics that the workload provokes. All other panics are printed.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -96,7 +94,7 @@ fn quiet_panics() {
     }));
 }
 
-/// Returns the seed of the day, so that a campaign without a given seed is repeatable but uses new seeds each day.
+/// Returns the seed of the day. A campaign without a given seed is therefore repeatable, but uses new seeds each day.
 #[expect(clippy::disallowed_methods, reason = "read before any run")]
 fn seed_of_the_day() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -116,7 +114,7 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     ))
 }
 
-/// Runs one seed, and writes its trace if requested. Also returns the checksum.
+/// Runs one seed and writes its trace if requested. Also returns the checksum.
 fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, String), String> {
     mutants::choose(mutant);
     let trace = match &cli.trace {
@@ -140,7 +138,7 @@ fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, Strin
     Ok((summary, format!("{:08x}", outcome.checksum)))
 }
 
-/// Prints a human-readable line: on standard output, or on standard error if standard output is JSON.
+/// Prints a human-readable line to standard output, or to standard error if standard output is JSON.
 fn tell(cli: &Cli, line: &str) -> Result<(), String> {
     if cli.json {
         output::err(line);

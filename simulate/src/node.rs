@@ -1,4 +1,4 @@
-//! A simulated node: a process with an address, a device and incarnations.
+//! A simulated node, which is a process with an address, a device and incarnations.
 
 use crate::coverage::EventKind;
 use crate::identity::{Authority, PemFiles};
@@ -20,27 +20,28 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Number of concurrent large calls by a hostile peer, and of large calls to the peer.
+/// Number of concurrent large calls made by a hostile peer, and of large calls made to the peer.
 pub(crate) const LARGE_CALLS: u32 = 16;
 pub(crate) const LENT_CALLS: u32 = 4;
-/// Maximum number of memory regions of a node's device, plus some for each poller. Each argument and each
-/// reply of a large call has a region until it is READ.
+/// Maximum number of memory regions of a node's device, to which `REGIONS_OF_POLLER` adds some per poller. Each argument and
+/// each reply of a large call uses a region until it has been READ.
 const REGIONS: u32 = 2 * LARGE_CALLS + LENT_CALLS;
 const REGIONS_OF_POLLER: u32 = 12;
 
-/// Port of the first node. Each further node listens on the next one.
+/// Port of the first node. Each further node listens on the next port.
 const FIRST_PORT: u16 = 7471;
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Memory limit for decoded arguments: per peer, two calls that keep `client::TEXTS` fit, and per host three. The part left to
+/// Memory limit for decoded arguments. Per peer, two calls that keep `client::TEXTS` fit; per host, three. The part left for
 /// growing windows has room for the large items of all streams in the phases without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
-/// Maximum number of queued messages: more than clients send, fewer than the replies that a hostile peer does not accept.
+/// Maximum number of queued messages. It is larger than the number of messages sent by clients, and smaller than the number
+/// of replies that a hostile peer does not accept.
 pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
-/// A node of the run, running or not.
+/// A node of the run, which may be stopped.
 pub(crate) struct SimNode {
     pub(crate) plan: NodePlan,
     rc: bool,
@@ -50,7 +51,7 @@ pub(crate) struct SimNode {
     pub(crate) address: SocketAddr,
     /// Network slot of the node's device.
     pub(crate) slot: Slot,
-    /// Certificate of the node, if the run's nodes have identities.
+    /// Certificate of the node, if the nodes of the run have identities.
     files: Option<PemFiles>,
     running: Option<Running>,
     /// A process that is shutting down.
@@ -59,7 +60,7 @@ pub(crate) struct SimNode {
 
 struct Running {
     process: u64,
-    /// Process registered at the simulated host.
+    /// Registration of the process at the simulated host.
     member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
@@ -87,7 +88,7 @@ impl SimNode {
         self.files = Some(files);
     }
 
-    /// Creates clients of these servers, shared by the node's handlers.
+    /// Creates clients for these servers, which the node's handlers share.
     pub(crate) fn share_clients(&self, servers: &[SocketAddr]) {
         let Some((_, node)) = self.running() else { return };
         for server in servers {
@@ -102,13 +103,13 @@ impl SimNode {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
 
-    /// Returns the process that runs or is ending.
+    /// Returns the process that is running or shutting down.
     pub(crate) fn process(&self) -> Option<u64> {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts the node unless it runs. If `stores` is given, its process dies after that number of stores to memory shared on
-    /// its host.
+    /// Starts the node unless it is running. If `stores` is given, the process dies after this number of stores to memory
+    /// shared on its host.
     pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
@@ -156,7 +157,7 @@ impl SimNode {
             .rendezvous_bytes(self.plan.rendezvous_bytes)
             .session_loss_time(self.plan.session_loss_time);
         let options = match credentials {
-            // In half of the runs, processes of a host are exempt from the handshake.
+            // In half of the runs, processes on one host are exempt from the handshake.
             Some(credentials) => options
                 .credentials(credentials)
                 .exempt_local_user(self.plan.exempts_local_user)
@@ -222,7 +223,7 @@ impl SimNode {
         }
     }
 
-    /// Counts the events of a process and removes the process.
+    /// Counts the events in a process and removes the process.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);
@@ -231,7 +232,7 @@ impl SimNode {
         drop(running);
     }
 
-    /// Makes the process die after a number of further stores to shared memory. Returns false if the node is not running.
+    /// Makes the process die after this number of further stores to shared memory. Returns false if the node is not running.
     pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
         let Some(Running { process, member, .. }) = &self.running else { return false };
         member.kill_after_stores(stores);
@@ -242,7 +243,7 @@ impl SimNode {
         true
     }
 
-    /// Makes the process overwrite a word of each shared area. Returns the number of areas.
+    /// Makes the process overwrite one word in each shared area. Returns the number of areas.
     pub(crate) fn scribble(&self, choose: impl FnMut(usize) -> (usize, u64)) -> usize {
         self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
     }
@@ -263,7 +264,7 @@ impl SimNode {
         node.report().counter(name).unwrap_or(0)
     }
 
-    /// Returns the paths of packets to an address.
+    /// Returns the paths taken by packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
         node.report().paths.into_iter().filter(|path| path.address.host() == address).collect()
@@ -278,12 +279,12 @@ impl SimNode {
         node.begin_drain();
     }
 
-    /// Begins to shut down.
+    /// Begins to shut down the node.
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
         self.begin_shutdown_within(scheduler, GRACE);
     }
 
-    /// Begins to shut down with another grace period.
+    /// Begins to shut down the node with a different grace period.
     pub(crate) fn begin_shutdown_within(&mut self, scheduler: &Scheduler, grace: Duration) {
         let Some(running) = self.running.take() else { return };
         scheduler.trace.line(scheduler.now(), "fault", format_args!("shut down {}", self.address));
@@ -293,7 +294,7 @@ impl SimNode {
         self.ending = Some(running);
     }
 
-    /// Records the end of a process, by a shutdown or by a death between two stores.
+    /// Records the end of a process, by shutdown or by death between two stores.
     pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
         let is_dead = |running: &Running| !running.member.is_alive();
         if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
@@ -307,7 +308,7 @@ impl SimNode {
         }
     }
 
-    /// Releases an ended process. Returns a description of leaked QPs, if any.
+    /// Releases a process that has ended. Returns a description of leaked QPs, if there are any.
     pub(crate) fn forget(&mut self, scheduler: &Scheduler) -> Option<String> {
         let ending = self.ending.take()?;
         count_events(scheduler, &ending);
@@ -317,7 +318,7 @@ impl SimNode {
         (left > 0).then(|| format!("{left} QPs are left at {} after its end", self.address))
     }
 
-    /// Returns the number of calls refused because a budget was used up: handlers, or queued messages.
+    /// Returns the number of calls refused because a budget for handlers or queued messages was exhausted.
     pub(crate) fn refused_calls(&self) -> u64 {
         let Some((_, node)) = self.running() else { return 0 };
         let report = node.report();
@@ -326,7 +327,7 @@ impl SimNode {
         of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
     }
 
-    /// Returns the number of calls counted in the limits of the node's services.
+    /// Returns the number of calls counted towards the limits of the node's services.
     pub(crate) fn limited_calls(&self) -> u32 {
         let Some((_, node)) = self.running() else { return 0 };
         node.report().limits.iter().map(|limit| limit.running).sum()
@@ -338,7 +339,7 @@ impl SimNode {
     }
 }
 
-/// Adds the counters of a process and of its device to the coverage, at the process's end.
+/// Adds the counters of a process and its device to the coverage when the process ends.
 fn count_events(scheduler: &Scheduler, running: &Running) {
     let report = running.node.report();
     for (name, kind) in [

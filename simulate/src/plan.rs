@@ -1,4 +1,4 @@
-//! The plan of a run: all decisions made in advance from its seed.
+//! The plan of a run, with all decisions drawn from its seed in advance.
 
 use crate::network::Conditions;
 use crate::trace::{START, Since, Trace};
@@ -9,20 +9,20 @@ use std::time::Duration;
 use trunkline::Limit;
 use trunkline_testkit::Hostility;
 
-/// Maximum number of running handlers: more than the calls of the phases without faults need, even from a single host, and
+/// Maximum number of running handlers. It is more than calls need in the phases without faults, even from a single host, and
 /// fewer than clients use while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 /// Interval at which names are proved again.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
 
-/// Packets that can be forged.
+/// Kind of packet to forge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forgery {
-    /// A packet of a connection with another PSN.
+    /// A packet for a connection with a different PSN.
     Packet,
-    /// A connection request in the name of a node, as if the node had been restarted.
+    /// A connection request in the name of a node, as if this node had been restarted.
     Request,
-    /// Another message of the connection manager, with guessed ids.
+    /// Another connection manager message with guessed IDs.
     Message,
 }
 
@@ -30,7 +30,7 @@ pub(crate) enum Forgery {
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
-/// An event that happens to nodes. Its fields are shown in the trace.
+/// An event that affects nodes. The trace shows its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Stops one machine of a node.
@@ -39,7 +39,7 @@ pub(crate) enum Fault {
     StopProcess { node: usize, pause: Duration },
     /// Kills a node's process, and starts it again after a delay.
     Kill { node: usize, restart_after: Duration },
-    /// Kills a node's process. The first successor dies after a number of stores to memory shared on its host, and the next
+    /// Kills a node's process. The first successor dies after a number of stores to memory shared on its host. The next
     /// successor is started after a delay.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
     /// Shuts a node down, and starts it again after a delay.
@@ -48,15 +48,14 @@ pub(crate) enum Fault {
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
     /// Partitions two nodes for a while.
     Partition { a: usize, b: usize, lasts: Duration },
-    /// Sends connection requests of strangers to a node: some from an unused address, one in the name of another node, and
-    /// one from the stranger's own address, where it receives the answer.
+    /// Sends connection requests from strangers to a node: some from an unused address, one in the name of another node, and
+    /// one from the stranger's own address, where the stranger receives the answer.
     Forge { node: usize, other: usize, requests: u8 },
-    /// Sends requests in the name of many nodes, from a host that proves its address and leaves their
-    /// sessions half-open.
+    /// Sends requests in the name of many nodes from a host that proves its address. Their sessions stay half-open.
     Crowd { node: usize },
     /// Removes a node's device for a while.
     RemoveDevice { node: usize, lasts: Duration },
-    /// Overwrites words of the memory that a node's process shares with others.
+    /// Overwrites words in the memory that a node's process shares with others.
     Scribble { node: usize },
     /// Kills a node's process after a number of further stores to shared memory, and starts it again after a delay.
     Tear { node: usize, stores: u64, restart_after: Duration },
@@ -73,48 +72,47 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns true for the second half of a fault.
+    /// Returns true if the event ends a fault.
     pub(crate) fn is_end(self) -> bool {
         matches!(self, Self::Leave { .. } | Self::Restart { .. } | Self::Join { .. } | Self::Restore { .. })
     }
 }
 
-/// A node of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
-    /// Number of the node's host. Nodes of one host are processes that share the host's address.
+    /// Number of the node's host. Nodes on one host are processes that share the host's address.
     pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
     /// Memory for large messages, in bytes per direction.
     pub(crate) rendezvous_bytes: usize,
-    /// Maximum number of shards of the device; `None` for one per poller.
+    /// Maximum number of shards of the device. `None` for one per poller.
     pub(crate) shards: Option<usize>,
-    /// True if the node reaches other processes of its host through shared memory.
+    /// True if the node uses shared memory to other processes on its host.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
-    /// True if each of the node's processes listens on a free port, as programs do that only call.
+    /// True if each process of the node listens on a free port, as in programs that only make calls.
     pub(crate) is_client: bool,
-    /// Limit of running handlers.
+    /// Limit on running handlers.
     pub(crate) handlers: Limit,
-    /// Limit on calls in flight; `None` for the default.
+    /// Limit on calls in flight. `None` for the default.
     pub(crate) calls: Option<Limit>,
-    /// Limit of queued bytes; `None` for the default.
+    /// Limit on queued bytes. `None` for the default.
     pub(crate) queued_bytes: Option<Limit>,
-    /// Limit of the SRQ depth; `None` for the default.
+    /// Limit on the SRQ depth. `None` for the default.
     pub(crate) srq_depth_limit: Option<u32>,
-    /// True if a node with an identity exempts processes of its host from the handshake.
+    /// True if the node has an identity and exempts processes on its host from the handshake.
     pub(crate) exempts_local_user: bool,
     /// Time for which a handshake keeps the node's CM machine busy.
     pub(crate) handshake: Duration,
     /// Interval at which names are proved again.
     pub(crate) renew_after: Duration,
-    /// Time after which a peer that acknowledges nothing loses its session.
+    /// Time without an acknowledgement after which a peer loses its session.
     pub(crate) session_loss_time: Duration,
 }
 
 impl NodePlan {
-    /// Returns a node with large limits and no shared memory, which clients of the plan do not call.
+    /// Returns a node with large limits and without shared memory. Clients in the plan do not call this node.
     pub(crate) fn extra(host: usize, pollers: u16) -> Self {
         Self {
             host,
@@ -137,7 +135,7 @@ impl NodePlan {
     }
 }
 
-/// Pollers of the nodes: one number for the first, third, and so on, another for the rest.
+/// Numbers of pollers: one for the first node, the third and so on, and one for the other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers(u16, u16);
 
@@ -169,11 +167,10 @@ impl fmt::Display for Pollers {
     }
 }
 
-/// The plan of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) nodes: Vec<NodePlan>,
-    /// True for RC connections instead of XRC.
+    /// True if the nodes use RC connections instead of XRC.
     pub(crate) rc: bool,
     pub(crate) calls_per_client: usize,
     /// Longest pause of a client between two calls.
@@ -183,32 +180,32 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// Forgeries of the attacker, by time from the start.
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
-    /// Misbehaviour of the hostile peer, in a run that has one.
+    /// Misbehaviour of the hostile peer, if the run has one.
     pub(crate) hostility: Option<Hostility>,
-    /// True if two more nodes with small limits call each other. One run in eight has them, because they take as long as many
-    /// faults.
+    /// True if two additional nodes with small limits call each other. This takes as long as many faults, so only one run in
+    /// eight has these nodes.
     pub(crate) has_chains: bool,
-    /// True if four more nodes are the servers of a balanced channel and their caller. One run in eight has them.
+    /// True if four additional nodes are the servers on a balanced channel and their caller. One run in eight has them.
     pub(crate) has_replicas: bool,
-    /// True if four more nodes are a server with a shallow SRQ and its callers, two of them on one host. One run in eight has
-    /// them.
+    /// True if four additional nodes are a server with a shallow SRQ and its callers, two of which share a host. One run in
+    /// eight has them.
     pub(crate) has_crowded_host: bool,
-    /// True if one or two more nodes call from behind a firewall. Every second run has them.
+    /// True if one or two additional nodes call from behind a firewall. Every second run has them.
     pub(crate) has_firewall: bool,
-    /// True if one more node calls over a path that carries smaller packets than the interfaces at its ends. Every second run
+    /// True if one additional node calls over a path with a smaller MTU than the interfaces at its ends. Every second run
     /// has it.
     pub(crate) has_narrow_path: bool,
-    /// True if several nodes call one node through a link with low bandwidth.
+    /// True if several nodes call one node through a low-bandwidth link.
     pub(crate) has_bottleneck: bool,
-    /// True if the nodes have identities, so that sessions begin with a handshake. One run in three has them.
+    /// True if the nodes have identities, so that sessions begin with a handshake. One run in three has identities.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Returns true if every node has enough receives that senders do not wait for unused credit of others, which decays
-    /// within 100 ms.
+    /// Returns true if every node has enough receives that senders need not wait until the unused credit of other senders
+    /// decays, which takes 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
@@ -227,7 +224,7 @@ impl Plan {
         })
     }
 
-    /// Writes the start of a trace: the legend, the nodes with their addresses, and the plan.
+    /// Writes the start of a trace, which contains the legend, the nodes with their addresses, and the plan.
     pub(crate) fn write(&self, trace: &Trace, seed: u64, addresses: &[SocketAddr]) {
         if !trace.is_kept() {
             return;
@@ -288,7 +285,7 @@ impl Plan {
         line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
     }
 
-    /// Replaces the numbers of pollers, if given.
+    /// Overrides the numbers of pollers if `pollers` is given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
@@ -296,7 +293,7 @@ impl Plan {
         self
     }
 
-    /// Draws the plan of a seed.
+    /// Draws the plan for a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);
@@ -342,9 +339,9 @@ impl Plan {
     }
 }
 
-/// Draws the packets that an attacker forges during faults, in four runs of five.
+/// Draws the packets that an attacker forges during the faults, in four of five runs.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // Forgeries have a separate random number generator, so that they do not change the other parts of the plan.
+    // Forgeries have a separate random number generator, so that they do not affect other parts of the plan.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {
@@ -354,21 +351,22 @@ fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
     all.collect()
 }
 
-/// Returns the misbehaviour of a run's hostile peer. Every sixth seed has one, and the kinds take turns.
+/// Returns the misbehaviour of a run's hostile peer. Every sixth seed has a hostile peer, and the kinds of misbehaviour
+/// rotate.
 fn hostility(seed: u64) -> Option<Hostility> {
     let kinds = Hostility::HOSTILE.into_iter().chain([Hostility::Hoarding]).collect::<Vec<_>>();
     let turn = usize::try_from(seed / 6 % kinds.len() as u64).unwrap_or(0);
     seed.is_multiple_of(6).then(|| kinds[turn])
 }
 
-/// Draws the arrival time of a crowd of strangers, in one run of four.
+/// Draws the arrival time of a crowd of strangers, in one of four runs.
 fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
     let at = Duration::from_micros(random.u64(..as_us(lasts)));
     (random.u8(..4) == 0).then(|| (at, Fault::Crowd { node: random.usize(..nodes) }))
 }
 
-/// Draws the number of shards: mostly one per poller. In one run of 20, a node has many.
+/// Draws the number of shards, which is mostly one per poller. In one of 20 runs, a node has many shards.
 fn divide(seed: u64, nodes: &mut [NodePlan]) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x7368_6172);
     if random.u8(..20) == 0 {
@@ -380,7 +378,7 @@ fn divide(seed: u64, nodes: &mut [NodePlan]) {
     }
 }
 
-/// Draws the nodes that share memory, in two runs of three, and the faults of that memory.
+/// Draws the nodes that share memory and the faults in this memory, in two of three runs.
 fn share_memory(seed: u64, lasts: Duration, nodes: &mut [NodePlan]) -> Vec<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6d65_6d6f);
     if random.u8(..3) == 0 {
@@ -418,7 +416,7 @@ fn conditions(random: &mut fastrand::Rng) -> Conditions {
     }
 }
 
-/// Draws the hosts of the nodes. In half of the runs each node has its own host.
+/// Draws the hosts of the nodes. In half of the runs, each node has a separate host.
 fn hosts(random: &mut fastrand::Rng, nodes: usize) -> Vec<usize> {
     let are_shared = random.bool();
     let mut all = vec![0];

@@ -1,9 +1,9 @@
-//! The trace of a run: one line per event for reading, and a checksum of all lines for comparing runs.
+//! The trace of a run, with one line per event for reading and a checksum of all lines for comparing runs.
 //!
-//! Owns the trace's file and its line format: time since the start of the run in seconds, who, what.
-//! Everything that a run does writes here, in the order in which it happens, and so does the log of
-//! the nodes' own code. Only virtual time and what the seed decides may be in a line: the same seed
-//! gives the same file. Writing never fails a run: the first error is kept for [`Trace::close`].
+//! Owns the trace file and its line format: time in seconds since the start of the run, actor, event. All parts of a run
+//! write to the trace, in the order in which events happen, and so does the log of the nodes. Lines may depend only on
+//! virtual time and the seed, so that the same seed gives the same file. Write errors do not fail a run: the first error is
+//! kept for [`Trace::close`].
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,16 +19,16 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use trunkline_verbs::Time;
 
-/// Virtual time at which a run begins. It is not 0, where a careless subtraction would go undetected.
+/// Virtual time at which a run begins. It is not 0, because a subtraction below 0 would then go undetected.
 pub(crate) const START: Time = Time(1_000_000_000);
 
-/// Second subscriber, beside the run's own. It receives nothing. `tracing` decides once per process whether a log line is
-/// enabled. With a single subscriber, the subscriber of the first thread that reaches the line decides, and a thread without
-/// one would silence the line in all runs. With two, `tracing` asks both.
+/// Second subscriber, in addition to the run's subscriber. It receives nothing. `tracing` decides once per process whether a
+/// log line is enabled. With a single subscriber, the subscriber of the first thread that reaches the line decides. A thread
+/// without a subscriber would then silence the line in all runs. With two subscribers, `tracing` asks both.
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
-/// A time as shown in traces: seconds since the start of the run.
+/// A time as shown in traces, in seconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(pub(crate) Time);
 
@@ -51,7 +51,6 @@ struct Inner {
 }
 
 impl Trace {
-    /// Creates a trace that keeps only its checksum.
     pub(crate) fn checksum_only() -> Self {
         Self::new(None)
     }
@@ -69,24 +68,23 @@ impl Trace {
         }))
     }
 
-    /// Returns true if lines are kept. A caller whose line is expensive checks this first.
+    /// Returns true if lines are kept. A caller checks this before it computes an expensive line.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }
 
-    /// Returns a writer for lines from outside the run's thread; `None` if no lines are kept.
+    /// Returns a writer for lines from outside the run's thread. `None` if lines are not kept.
     pub(crate) fn pen(&self) -> Option<Pen> {
         self.0.pen.clone()
     }
 
-    /// Adds a line.
     pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
         if let Some(pen) = &self.0.pen {
             pen.line(now, who, what);
         }
     }
 
-    /// Sets the time and the name that log lines carry from now on.
+    /// Sets the time and the name for all further log lines.
     pub(crate) fn enter(&self, now: Time, who: &str) {
         if let Some(pen) = &self.0.pen {
             let mut sheet = pen.lock();
@@ -95,7 +93,6 @@ impl Trace {
         }
     }
 
-    /// Returns the number of lines so far.
     pub(crate) fn lines(&self) -> u64 {
         self.0.pen.as_ref().map_or(0, |pen| pen.lock().lines)
     }
@@ -108,18 +105,17 @@ impl Trace {
         }
     }
 
-    /// Mixes a number that must be equal in two runs of one seed into the checksum.
+    /// Adds a number, which must be equal in two runs of one seed, to the checksum.
     pub(crate) fn mix(&self, number: u64) {
         self.0.checksum.borrow_mut().update(&number.to_le_bytes());
     }
 
-    /// Returns the checksum of all mixed-in numbers.
+    /// Returns the checksum of all numbers added.
     pub(crate) fn checksum(&self) -> u32 {
         self.0.checksum.borrow().clone().finalize()
     }
 
-    /// Captures the log of the nodes' own code while the guard lives: records ends of sessions, and writes
-    /// all lines into the trace.
+    /// Captures the log of the nodes while the guard exists. Records ends of sessions, and writes all lines to the trace.
     pub(crate) fn capture_log(&self) -> tracing::subscriber::DefaultGuard {
         LazyLock::force(&OTHER);
         let ended = self.0.ended.clone();
@@ -137,12 +133,12 @@ impl Trace {
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// Returns the sessions that have ended since the last call: the lost peer and the logged cause.
+    /// Returns the sessions that have ended since the last call, as the lost peer and the logged cause.
     pub(crate) fn ended_sessions(&self) -> Vec<(SocketAddr, String)> {
         self.0.ended.take()
     }
 
-    /// Flushes the file. Returns the first error that kept a line out of it.
+    /// Flushes the file. Returns the first write error, if any.
     pub(crate) fn close(&self) -> io::Result<()> {
         let Some(pen) = &self.0.pen else { return Ok(()) };
         let mut sheet = pen.lock();
@@ -153,16 +149,16 @@ impl Trace {
     }
 }
 
-/// Writes lines of a trace from anywhere. Clones write to the same trace.
+/// Writes lines to a trace from any thread. Clones write to the same trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Pen(Arc<Mutex<Sheet>>);
 
 struct Sheet {
     file: BufWriter<File>,
     lines: u64,
-    /// First error. Nothing is written after it.
+    /// First error. Further lines are not written.
     error: Option<io::Error>,
-    /// Time of the last line, and name of the machine that ran.
+    /// Time of the last line, and name of the machine that was running.
     now: Time,
     who: String,
 }
@@ -179,7 +175,6 @@ impl Pen {
         Self(Arc::new(Mutex::new(sheet)))
     }
 
-    /// Adds a line.
     pub(crate) fn line(&self, now: Time, who: &str, what: fmt::Arguments<'_>) {
         let mut sheet = self.lock();
         sheet.now = now;
@@ -202,7 +197,7 @@ impl Sheet {
     }
 }
 
-/// A line of a node's log. Write errors are kept in the trace; otherwise the logging library would complain
+/// A line in a node's log. Write errors are kept in the trace, because the logging library would otherwise report an error
 /// for each line.
 struct LogLine(Pen);
 
@@ -221,8 +216,8 @@ impl Write for LogLine {
     }
 }
 
-/// Ends of sessions not yet taken: the peer's address and the cause, as nodes log them. The rules for hostile peers
-/// read them, because the log is where a node names the cause to its operator. Clones share the list.
+/// Ends of sessions that were not yet taken: the peer's address and the cause, as logged by nodes. The rules for hostile
+/// peers use them, because a node reports the cause to its operator in the log. Clones share the list.
 #[derive(Debug, Clone, Default)]
 struct EndedSessions(Arc<Mutex<Vec<(SocketAddr, String)>>>);
 
@@ -248,7 +243,6 @@ impl<S: Subscriber> Layer<S> for EndedSessions {
     }
 }
 
-/// Fields of a log line that matter.
 #[derive(Default)]
 struct Fields {
     message: String,

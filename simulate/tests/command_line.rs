@@ -1,4 +1,4 @@
-//! The program from outside: exit codes, and what is written where.
+//! The program as a process: its exit codes and output.
 
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! iceoryx2's request and response. Each side writes its payload into a loaned slot of shared memory, and the other reads every
-//! cache line in place. Both sides poll.
+//! iceoryx2's request-response pattern. Each side writes its payload into a loaned slot of shared memory, and the other side
+//! reads every cache line in place. Both sides poll.
 
 use crate::meter::pin;
 use crate::meter::recorder::{Recorder, Sample};
@@ -23,7 +23,7 @@ type Pending = PendingResponse<Ipc, [u8], (), [u8], ()>;
 /// Maximum time that the client waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Limits the log to errors, without warnings about a missing configuration file.
+/// Limits the log to errors, which hides the warning about a missing configuration file.
 fn quiet() {
     set_log_level(LogLevel::Error);
 }
@@ -32,12 +32,11 @@ fn named(error: impl Display) -> String {
     format!("iceoryx2: {error}")
 }
 
-/// Reads one byte of each cache line.
 fn read(payload: &[u8]) {
     black_box(payload.iter().step_by(64).fold(0_u64, |sum, byte| sum.wrapping_add(u64::from(*byte))));
 }
 
-/// Opens the service, with capacity for the calls in flight.
+/// Opens the service with capacity for the calls in flight.
 fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String> {
     let name = ServiceName::new(name).map_err(named)?;
     node.service_builder(&name)
@@ -50,7 +49,7 @@ fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String
         .map_err(named)
 }
 
-/// Serves until the end of standard input.
+/// Serves until standard input is closed.
 ///
 /// # Errors
 /// Returns errors of iceoryx2.

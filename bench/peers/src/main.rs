@@ -44,22 +44,22 @@ struct Cli {
 enum Command {
     /// Prints the systems that can be measured, one name per line.
     List,
-    /// Measures one system, and prints the result as one line of JSON.
+    /// Measures one system and prints the result as one line of JSON.
     Measure(Exchange),
-    /// Measures what one system uses at a rate of calls, and prints the result as one line of JSON.
+    /// Measures the resource usage of one system at a fixed call rate and prints the result as one line of JSON.
     Rest {
         #[command(flatten)]
         exchange: Exchange,
         /// Calls per second.
         #[arg(long)]
         rate: f64,
-        /// Idle connections.
+        /// Number of idle connections.
         #[arg(long)]
         sessions: u16,
     },
     #[command(flatten)]
     Helper(Helper),
-    /// The server process, which the program starts itself.
+    /// Runs the server process, which the program starts itself.
     #[command(hide = true)]
     Serve(Exchange),
 }
@@ -69,16 +69,16 @@ enum Command {
 struct Exchange {
     #[arg(value_enum)]
     system: System,
-    /// Bytes of a request.
+    /// Size of a request, in bytes.
     #[arg(long)]
     size: usize,
-    /// Bytes of a reply.
+    /// Size of a reply, in bytes.
     #[arg(long)]
     reply: usize,
-    /// Requests in flight at a time.
+    /// Number of requests in flight.
     #[arg(long, default_value_t = 1)]
     outstanding: usize,
-    /// Duration of the measurement.
+    /// Duration of the measurement, in seconds.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Cores of client and server.
@@ -86,10 +86,10 @@ struct Exchange {
     pin: Option<pin::Pin>,
     #[command(flatten)]
     load: Load,
-    /// Workers of the runtime, which then sleeps when idle, for the server.
+    /// Number of worker threads of the server's runtime, which then sleeps when idle.
     #[arg(long, hide = true)]
     workers: Option<usize>,
-    /// A directory that both sides share, for the server.
+    /// Directory that the server shares with the client.
     #[arg(long, hide = true)]
     folder: Option<PathBuf>,
 }
@@ -97,24 +97,24 @@ struct Exchange {
 /// A system that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
-    /// gRPC by tonic over TCP.
+    /// gRPC over TCP (tonic).
     TonicTcp,
-    /// gRPC by tonic over TLS 1.3 with certificates on both sides.
+    /// gRPC over TLS 1.3 with certificates on both sides (tonic).
     TonicTls,
-    /// gRPC by tonic over a Unix socket.
+    /// gRPC over a Unix socket (tonic).
     TonicUnix,
     /// tarpc with bincode over TCP.
     TarpcTcp,
     /// tarpc with bincode over a Unix socket.
     TarpcUnix,
-    /// Request and response of iceoryx2, through shared memory.
+    /// iceoryx2 request-response through shared memory.
     Iceoryx2,
 }
 
 /// A result in the format that `trunkline-bench` reads.
 #[derive(Debug, Serialize)]
 struct Line {
-    /// Times in nanoseconds, and the number of calls of each time.
+    /// Call times in nanoseconds, each with the number of calls that took this time.
     times: Vec<(u64, u64)>,
     per_s: f64,
 }
@@ -124,8 +124,8 @@ impl Exchange {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Returns the caller's choice of cores for client and server. It ignores the current affinity of this process, which may be
-    /// pinned to one of them.
+    /// Returns the cores that the caller chose for client and server. The current affinity of this process is ignored,
+    /// because the process may be pinned to one of them.
     fn cores(&self) -> Option<pin::Cores> {
         match self.pin {
             Some(pin::Pin::To(cores)) => Some(cores),
@@ -133,7 +133,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the workers of runtimes that sleep when idle; `None` if each side has a core for itself, and may poll.
+    /// Returns the number of worker threads of a runtime that sleeps when idle. `None` if each side has a separate core and
+    /// may poll.
     fn sleeping_workers(&self) -> Option<usize> {
         match self.cores() {
             None => Some(2),

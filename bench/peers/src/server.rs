@@ -1,4 +1,4 @@
-//! The server process runs this program until the end of its standard input, which is also closed when its parent is killed.
+//! The server process. It serves until its standard input is closed, which also happens when its parent is killed.
 
 use crate::Exchange;
 use crate::meter::child::{Child, await_parent};
@@ -7,15 +7,15 @@ use std::io::Write as _;
 use std::path::Path;
 use std::thread;
 
-/// A running server, which ends when this value is dropped.
+/// A running server, which is stopped when this value is dropped.
 pub(crate) struct Server {
     child: Child,
-    /// Address that the server has reported.
+    /// Address reported by the server.
     pub(crate) address: String,
 }
 
 impl Server {
-    /// Starts a server on a core, and waits until it serves.
+    /// Starts a server on the given core and waits until it serves.
     ///
     /// # Errors
     /// Returns an error if the server does not start.
@@ -33,12 +33,11 @@ impl Server {
         Ok(Self { child, address })
     }
 
-    /// Returns the number of the process.
     pub(crate) fn process(&self) -> u32 {
         self.child.process()
     }
 
-    /// Returns how the server ended, if it has ended.
+    /// Returns the server's exit status, if it has exited.
     pub(crate) fn death(&self) -> Option<String> {
         self.child.death().map(|death| death.to_string())
     }
@@ -53,7 +52,6 @@ pub(crate) fn announce(address: &str) -> Result<(), String> {
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())
 }
 
-/// Calls `end` at the end of the server's standard input.
 pub(crate) fn at_end(end: impl FnOnce() + Send + 'static) {
     thread::spawn(move || {
         await_parent();

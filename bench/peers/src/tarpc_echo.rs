@@ -49,7 +49,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static)
     requests.for_each(|request| async { drop(tokio::spawn(request)) }).await;
 }
 
-/// Serves until the end of standard input.
+/// Serves until standard input is closed.
 ///
 /// # Errors
 /// Returns an error of the operating system.

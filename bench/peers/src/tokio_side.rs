@@ -1,7 +1,7 @@
-//! Parts common to systems on tokio: the runtime, and one task for each call in flight.
+//! Parts common to the systems based on tokio: the runtime, and one task per call in flight.
 //!
-//! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as our pollers do while they have
-//! work. Otherwise the runtime is an ordinary one, which sleeps when idle.
+//! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as Trunkline's pollers do
+//! while they have work. Otherwise the runtime is an ordinary one, which sleeps when idle.
 
 use crate::meter::pin;
 use crate::meter::recorder::{Recorder, Sample};
@@ -14,9 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::yield_now;
 
-/// Makes calls.
 pub(crate) trait Caller: Clone + Send + 'static {
-    /// Sends a request, and returns the length of the reply.
     fn call(&mut self, request: Bytes, reply: usize) -> impl Future<Output = Result<usize, String>> + Send;
 }
 
@@ -37,10 +35,10 @@ fn runtime(exchange: &Exchange) -> Result<Runtime, String> {
     Ok(runtime)
 }
 
-/// Serves on the side's core until the end of standard input.
+/// Serves on the side's core until standard input is closed.
 ///
 /// # Errors
-/// Fails if the thread cannot be pinned, or with an error of the runtime or the server.
+/// Fails if the thread cannot be pinned, or if the runtime or the server reports an error.
 pub(crate) fn serve(
     exchange: &Exchange,
     server: impl Future<Output = Result<(), String>>,
@@ -95,7 +93,7 @@ pub(crate) fn measure<C: Caller>(
     })
 }
 
-/// Measures what both sides use at a rate of calls, with further connections that are idle.
+/// Measures the resource usage of both sides at a fixed call rate, with additional idle connections.
 ///
 /// # Errors
 /// Returns an error if a call fails.

@@ -1,4 +1,4 @@
-//! gRPC by tonic: unary calls, with windows that hold the calls in flight.
+//! Unary gRPC calls over tonic. The flow-control windows are large enough for the calls in flight.
 
 use crate::certificates::certificate;
 use crate::tokio_side::{self, Caller};
@@ -26,22 +26,21 @@ use generated::echo_server::{Echo, EchoServer};
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
-/// A request or a reply.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Message {
     #[prost(bytes = "bytes", tag = "1")]
     payload: Bytes,
-    /// Bytes of the reply, in a request.
+    /// Size of the reply in bytes; set in a request.
     #[prost(uint64, tag = "2")]
     reply: u64,
 }
 
 struct Mirror;
 
-/// Address of the server, unless it has a Unix socket.
+/// Address of the server, unless it listens on a Unix socket.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Returns the identity of either side, and the root that both trust.
+/// Returns the identity that both sides use and the root certificate that both trust.
 fn identity() -> (Identity, Certificate) {
     let [chain, key, root] = certificate(SERVER);
     (Identity::from_pem(chain, key), Certificate::from_pem(root))
@@ -63,7 +62,7 @@ impl Caller for EchoClient<Channel> {
     }
 }
 
-/// Serves until the end of standard input.
+/// Serves until standard input is closed.
 ///
 /// # Errors
 /// Returns an error of the operating system.

@@ -1,4 +1,4 @@
-//! The client: tasks on its node's poller, threads, or tasks of tokio.
+//! The client, which calls from tasks on its node's poller, from threads or from tokio tasks.
 
 use crate::calls::echo::{EchoClient, EchoLocal};
 use crate::calls::worker::{Measurement, Plan};
@@ -26,7 +26,7 @@ pub(crate) enum CallerKind {
 }
 
 impl CallerKind {
-    /// Returns the name on the command line and in JSON.
+    /// Returns the name used on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Poller => "poller",
@@ -61,7 +61,6 @@ impl Client {
         &self.client
     }
 
-    /// Returns the address of the server.
     pub(crate) const fn server(&self) -> SocketAddr {
         self.server
     }
@@ -69,14 +68,14 @@ impl Client {
     /// Measures calls according to the plan.
     ///
     /// # Errors
-    /// Returns an error if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls completed.
     pub(crate) fn measure(&self, plan: Plan) -> Result<Sample, String> {
         let measurement = Arc::new(Measurement::begin(plan));
         self.run(&measurement, plan.outstanding)?;
         measurement.finish()
     }
 
-    /// Runs a measurement on the given number of workers, and waits until all have ended.
+    /// Runs a measurement with the given number of workers and waits until all have finished.
     ///
     /// # Errors
     /// Returns an error if a worker's call fails.

@@ -1,17 +1,17 @@
-//! The measured service, and a trait for its local and its sendable client.
+//! The measured service, and a trait implemented by its local and its sendable client.
 
 use trunkline::{Bytes, Status};
 
-/// Ways of taking a payload.
+/// Methods that differ in what they do with the payload.
 #[trunkline::service(name = "trunkline.bench.Echo", version = 2)]
 pub(crate) trait Echo {
     /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
 
-    /// Returns the length of the payload, in 8 bytes.
+    /// Returns the length of the payload as 8 bytes.
     async fn absorb(&self, payload: Bytes) -> Result<Bytes, Status>;
 
-    /// Returns a digest of the payload, in 8 bytes.
+    /// Returns a digest of the payload as 8 bytes.
     async fn digest(&self, payload: Bytes) -> Result<Bytes, Status>;
 
     /// Accepts the payload. The call ends when the payload is in the server's memory.
@@ -19,7 +19,6 @@ pub(crate) trait Echo {
     async fn post(&self, payload: Bytes);
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror;
 
@@ -39,7 +38,7 @@ impl Echo for Mirror {
     async fn post(&self, _payload: Bytes) {}
 }
 
-/// Computes FNV-1a over words of 8 bytes, the last one padded with zeros, and the length.
+/// Computes FNV-1a over the 8-byte words of the payload, with the last word zero-padded, and over its length.
 pub(crate) fn digest(payload: &[u8]) -> u64 {
     let words = payload.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -51,7 +50,7 @@ pub(crate) fn digest(payload: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A method of [`Echo`].
+/// Selects a method of [`Echo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Echo,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use trunkline::{Bytes, Status, Stream, Streaming};
 
-/// Bytes of the number at the start of an item.
+/// Size of the number at the start of an item, in bytes.
 const NUMBER: usize = 8;
 /// Value of the bytes after the number.
 const FILL: u8 = 0x5a;
@@ -17,7 +17,7 @@ pub(crate) trait Feed {
     async fn watch(&self, items: u64, size: u64)
     -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Reads numbered items. Returns their number and their bytes.
+    /// Reads numbered items. Returns the number of items and the number of bytes.
     async fn upload(&self, items: Streaming<Bytes>) -> Result<(u64, u64), Status>;
 
     /// Accepts the item with this number.
@@ -29,11 +29,10 @@ pub(crate) trait Feed {
         items: Streaming<Bytes>,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Returns the resident memory of the process, now and at its peak.
+    /// Returns the current and the peak resident memory of the process, in bytes.
     async fn memory(&self) -> Result<(u64, u64), Status>;
 }
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Source;
 
@@ -70,7 +69,6 @@ impl Feed for Source {
     }
 }
 
-/// A stream of numbered items.
 #[derive(Debug)]
 pub(crate) struct Numbered {
     next: u64,
@@ -97,7 +95,6 @@ impl Stream for Numbered {
     }
 }
 
-/// Returns the item with this number.
 pub(crate) fn numbered(number: u64, size: usize) -> Bytes {
     let mut item = vec![FILL; size.max(NUMBER)];
     item[..NUMBER].copy_from_slice(&number.to_le_bytes());
@@ -115,12 +112,12 @@ impl Stream for Accepted {
     }
 }
 
-/// Returns true if all bytes are [`FILL`]. Checks all bytes without an early exit, so that the compiler can vectorise.
+/// Returns true if all bytes are [`FILL`]. The loop does not exit early, so that the compiler can vectorise it.
 fn is_filled(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |wrong, byte| wrong | (byte ^ FILL)) == 0
 }
 
-/// Checks numbered items: their order and their bytes.
+/// Checks the order and the bytes of numbered items.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     items: u64,
@@ -128,7 +125,7 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
-    /// Reads a stream up to its end.
+    /// Reads a stream to its end.
     ///
     /// # Errors
     /// Fails if the stream fails or an item is out of order.
@@ -151,12 +148,12 @@ impl Checked {
         Ok(())
     }
 
-    /// Returns the number of items and of their bytes.
+    /// Returns the number of items and the number of bytes.
     pub(crate) const fn outcome(&self) -> (u64, u64) {
         (self.items, self.bytes)
     }
 
-    /// Returns the outcome for this many items of this size.
+    /// Returns the expected outcome for this number of items of this size.
     pub(crate) const fn expected(items: u64, size: usize) -> (u64, u64) {
         (items, items * size as u64)
     }
@@ -167,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_in_another_order_or_with_other_bytes_are_refused() {
+    fn misordered_or_changed_items_are_refused() {
         let mut checked = Checked::default();
         let item = |number: u64, fill: u8| [&number.to_le_bytes()[..], &[fill; 56]].concat();
         checked.add(&item(0, 0x5a)).unwrap();

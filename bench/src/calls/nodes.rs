@@ -9,7 +9,7 @@ use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::certificate;
 
-// The two nodes. A doc comment would replace the description of the subcommand.
+// The two nodes. A doc comment here would replace the description of the subcommand.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Nodes {
     /// Pollers of each node.
@@ -51,7 +51,7 @@ pub(crate) fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilde
 }
 
 impl LinkFlag {
-    /// Returns the name on the command line and in JSON.
+    /// Returns the name used on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -61,7 +61,7 @@ impl LinkFlag {
         }
     }
 
-    /// Refuses a link that the environment rules out, since a server process could not report the reason.
+    /// Rejects a link that the environment rules out. A server process could not report the reason.
     ///
     /// # Errors
     /// Fails with the setting that rules out the link.
@@ -74,7 +74,7 @@ impl LinkFlag {
         Ok(())
     }
 
-    /// Returns a builder for a node whose packets to another process of this host take this link. All other settings come from
+    /// Returns a builder for a node that uses this link to other processes on the same host. All other settings come from
     /// the environment.
     pub(crate) fn builder(self) -> NodeBuilder {
         match self {
@@ -90,12 +90,12 @@ impl LinkFlag {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LinkFlag {
-    /// The value of TRUNKLINE_LINK, by default shared memory; floors and results use the resulting link.
+    /// The value of TRUNKLINE_LINK, or shared memory if it is unset. Floors and results use the link that this selects.
     Auto,
     /// UDP sockets of the loopback interface.
     Udp,
-    /// Memory that both processes share. Fails with the reason where that is impossible.
+    /// Memory shared by both processes. Fails with the reason if shared memory is not possible.
     Shm,
-    /// Queues within one process, which then runs both nodes.
+    /// Queues within one process, which runs both nodes.
     Process,
 }

@@ -1,16 +1,16 @@
-//! Waits for shared memory: sessions begin on the network and move when both sides have agreed.
+//! Waits for shared memory. Sessions begin on the network, and move to shared memory once both sides have agreed.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// Time limit for processes to agree, on a busy machine.
+/// Time limit for the agreement between two processes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which the node's paths are checked.
 const EVERY: Duration = Duration::from_millis(1);
 
-/// Waits until all QPs to the node at this address go through shared memory.
+/// Waits until all QPs to the node at this address use shared memory.
 ///
 /// # Errors
 /// Returns an error if a QP takes another path, or if paths are not reported.
@@ -19,7 +19,7 @@ pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> 
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// Waits up to the given time until all QPs to the node at this address go through shared memory.
+/// Waits up to the given time until all QPs to the node at this address use shared memory.
 ///
 /// # Errors
 /// Returns an error if a QP takes another path, or if paths are not reported.

@@ -8,7 +8,7 @@ use trunkline::Bytes;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Buffer {
-    /// The same bytes each time: they are in the cache.
+    /// The same bytes each time, which are therefore in the cache.
     Reused,
     /// The same memory, written before each call.
     Rewritten,
@@ -26,12 +26,10 @@ pub(crate) struct Payloads {
 }
 
 impl Payloads {
-    /// Creates a payload of this size.
     pub(crate) fn new(buffer: Buffer, size: usize) -> Self {
         Self { buffer, size, last: filled(size, 0), written: 0 }
     }
 
-    /// Returns the payload of the next call.
     pub(crate) fn next(&mut self) -> Bytes {
         match self.buffer {
             Buffer::Reused => {}
@@ -60,7 +58,7 @@ fn filled(size: usize, written: u8) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Fills the bytes with values that differ by place and by call, so that a misplaced payload is detected.
+/// Fills the bytes with values that depend on position and call, so that a misplaced payload is detected.
 fn fill(bytes: &mut [u8], written: u8) {
     for (chunk, place) in bytes.chunks_mut(256).zip(0_u64..) {
         let [low, high, ..] = place.to_le_bytes();

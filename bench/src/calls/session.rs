@@ -13,7 +13,7 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// Time for which a probe waits for shared memory. The set-up takes some milliseconds.
+/// Time limit for shared memory in a probe. The set-up takes some milliseconds.
 const PROBE: Duration = Duration::from_millis(300);
 
 /// Both sides of the measurement.
@@ -53,8 +53,8 @@ impl Session {
         Ok(Self { client, node, servers })
     }
 
-    /// Resolves `auto` to a link by starting two nodes and checking their path. If that is not shared memory, the reason is
-    /// returned too, and printed unless `is_quiet`.
+    /// Resolves `auto` to a link by starting two nodes and checking their path. If the path is not shared memory, also
+    /// returns the reason, and prints it unless `is_quiet`.
     ///
     /// # Errors
     /// See [`Session::start`].
@@ -82,7 +82,7 @@ impl Session {
         self.client.measure(plan).map_err(|why| self.servers.named(why))
     }
 
-    /// Runs a measurement on the given number of workers.
+    /// Runs a measurement with the given number of workers.
     ///
     /// # Errors
     /// Returns an error if a worker's call fails or the server has exited.
@@ -90,17 +90,14 @@ impl Session {
         self.client.run(measurement, workers).map_err(|why| self.servers.named(why))
     }
 
-    /// Returns the client.
     pub(crate) const fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Returns the client's node.
     pub(crate) fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Returns the server.
     pub(crate) const fn servers(&self) -> &Servers {
         &self.servers
     }

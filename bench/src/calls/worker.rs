@@ -1,4 +1,4 @@
-//! A worker of a measurement: makes and records one call after another until the measurement is over.
+//! A worker of a measurement. It makes one call after another and records each, until the measurement is over.
 
 use crate::calls::echo::{Calls, Request, digest};
 use crate::calls::payload::{Buffer, Payloads};
@@ -14,38 +14,34 @@ use std::time::Duration;
 use trunkline::Bytes;
 use trunkline_machine::rings::cell;
 
-/// Work of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exchange {
     /// The reply is the payload.
     Echo,
-    /// The reply has 8 bytes.
+    /// The reply is 8 bytes long.
     Absorb,
-    /// One-way call without a reply.
+    /// The call is one-way and has no reply.
     OneWay,
 }
 
-/// Plan of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
     pub(crate) exchange: Exchange,
     pub(crate) size: usize,
     pub(crate) outstanding: usize,
-    /// Pause before each call.
     pub(crate) pause: Option<Duration>,
-    /// Call rate of all workers together, per second. `None` for a closed loop.
+    /// Total call rate of all workers, per second. `None` for a closed loop.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
-    /// True if contents of replies are checked.
+    /// True if the contents of replies are checked.
     pub(crate) verify: bool,
-    /// Duration of the measurement.
     pub(crate) measured: Duration,
-    /// True if the rate is a mean, not a median over slices.
+    /// True if the rate is a mean rather than a median over slices.
     pub(crate) is_mean: bool,
 }
 
 impl Plan {
-    /// Plans a closed loop of the same payload without checks.
+    /// Plans a closed loop that sends the same payload and does not check replies.
     pub(crate) const fn closed_loop(
         exchange: Exchange,
         size: usize,
@@ -75,14 +71,14 @@ pub(crate) struct Member {
     pub(crate) weight: u32,
 }
 
-/// State that the workers of one measurement share. Each worker has one call in flight at a time.
+/// State shared by the workers of one measurement. Each worker has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Measurement {
     plan: Plan,
     members: Vec<Member>,
     watch: Stopwatch,
     recorders: Mutex<Recorders>,
-    /// Number of the next call of an open loop or of several members. Members follow a fixed order, so that each has its
+    /// Number of the next call, in an open loop or with several members. The order of members is fixed, so that each has its
     /// share in every measurement.
     next: AtomicU64,
 }
@@ -90,18 +86,17 @@ pub(crate) struct Measurement {
 #[derive(Debug)]
 struct Recorders {
     all: Recorder,
-    /// One recorder for each member if there are several members.
+    /// One recorder per member if there are several members.
     each: Vec<Recorder>,
 }
 
 impl Measurement {
-    /// Begins a measurement now.
     pub(crate) fn begin(plan: Plan) -> Self {
         let Plan { exchange, size, .. } = plan;
         Self::of_members(plan, &[Member { exchange, size, weight: 1 }])
     }
 
-    /// Begins a measurement of several members, which replace exchange and size of the plan.
+    /// Begins a measurement of several members, which replace the exchange and the size in the plan.
     pub(crate) fn of_members(plan: Plan, members: &[Member]) -> Self {
         let recorder = || Recorder::new(nanoseconds(plan.measured)).mean(plan.is_mean);
         let each = members.iter().filter(|_| members.len() > 1).map(|_| recorder()).collect();
@@ -155,7 +150,7 @@ impl Measurement {
     /// Returns the result.
     ///
     /// # Errors
-    /// Returns an error if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls completed.
     pub(crate) fn finish(&self) -> Result<Sample, String> {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish()
     }
@@ -163,7 +158,7 @@ impl Measurement {
     /// Returns the result of each member.
     ///
     /// # Errors
-    /// Returns an error if a call failed, or if too few calls of a member ended.
+    /// Returns an error if a call failed, or if too few calls of a member completed.
     pub(crate) fn finish_members(&self) -> Result<Vec<Sample>, String> {
         let all = self.finish()?;
         if self.members.len() == 1 {
@@ -176,18 +171,18 @@ impl Measurement {
         each.into_iter().zip(&self.members).map(finish).collect()
     }
 
-    /// Returns the rate as a mean over the measured time until now.
+    /// Returns the mean rate over the measured time so far.
     pub(crate) fn mean_per_s(&self) -> f64 {
         self.recorders().all.mean_per_s()
     }
 
-    /// Returns the results until the end or a failure, and the failure.
+    /// Returns the results up to the end or to a failure, and the failure.
     pub(crate) fn finish_partly(&self) -> (Option<Sample>, Option<String>) {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish_partly()
     }
 
-    /// Waits until the scheduled start of the next call, and returns that time. In an open loop the scheduled start may be long
-    /// ago, if all workers were waiting for replies. Latency is measured from the scheduled start.
+    /// Waits until the scheduled start of the next call, and returns that time. In an open loop, this time is in the past if
+    /// all workers were waiting for replies. Latency is measured from the scheduled start.
     async fn due(&self) -> u64 {
         let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
         let due_ns = due_ns(self.next.fetch_add(1, Ordering::Relaxed), per_s);
@@ -228,11 +223,11 @@ fn due_ns(call: u64, per_s: f64) -> u64 {
     (call as f64 * 1e9 / per_s) as u64
 }
 
-/// Step of the order of members: a prime larger than any sum of weights, hence coprime to each.
+/// Step between members in their order. It is a prime larger than any sum of weights, and hence coprime to each sum.
 const STEP: u64 = 982_451_653;
 
-/// Returns the member of the call with this number. In each cycle, as long as the sum of the weights, each member occurs
-/// according to its weight, spread out.
+/// Returns the member that makes the call with this number. A cycle is as long as the sum of the weights. In each cycle, the
+/// number of calls of a member is its weight, and its calls are spread out.
 fn member(members: &[Member], call: u64) -> usize {
     let sum = members.iter().map(|member| u64::from(member.weight)).sum::<u64>().max(1);
     let mut place = call % sum * STEP % sum;
@@ -244,7 +239,6 @@ fn member(members: &[Member], call: u64) -> usize {
     members.iter().position(holds).unwrap_or_default()
 }
 
-/// Lets other tasks run.
 async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {
@@ -257,8 +251,8 @@ async fn yield_now() {
     .await;
 }
 
-/// Sleeps on a separate thread, which works for every kind of caller: the tokio runtime has no timers. The executor can sleep
-/// during this time.
+/// Sleeps on a separate thread. This works for every kind of caller: the tokio runtime has no timers, and the executor can
+/// sleep in the meantime.
 async fn sleep(time: Duration) {
     let (setter, getter) = cell::pair();
     thread::spawn(move || {
@@ -285,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_open_loop_are_due_at_equal_distances() {
+    fn open_loop_calls_are_scheduled_at_equal_intervals() {
         assert_eq!([0, 1, 1000].map(|call| due_ns(call, 1000.0)), [0, 1_000_000, 1_000_000_000]);
     }
 }

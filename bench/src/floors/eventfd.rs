@@ -11,7 +11,7 @@ pub(super) fn same_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.client))
 }
 
-/// Measures threads on the two cores that wake each other.
+/// Measures two threads, one on each core, that wake each other.
 pub(super) fn cross_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.server))
 }

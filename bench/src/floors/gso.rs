@@ -1,4 +1,4 @@
-//! Bytes in one direction: the kernel splits large datagrams, and the receiver takes many pieces with one recvmmsg.
+//! A transfer in one direction. The kernel splits large datagrams, and the receiver takes many pieces with one recvmmsg.
 
 use super::udp::{BATCH, LOST_NS, Receive, pair, receive};
 use super::{Shape, with_server};
@@ -10,14 +10,15 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a piece: the 1,500 of an Ethernet frame without the headers of IP and UDP.
+/// Size of a piece, in bytes: the 1,500-byte payload of an Ethernet frame without the IP and UDP headers.
 const PIECE: u16 = 1472;
-/// Bytes of one system call: as many pieces as a datagram's length allows.
+/// Bytes passed to one system call, the largest multiple of a piece that fits in a datagram.
 const CHUNK: usize = 44 * PIECE as usize;
-/// Bytes in flight at a time. The pieces of two chunks fit in a socket's receive buffer.
+/// Bytes in flight. The pieces of two chunks fit in a socket's receive buffer.
 const WINDOW: u64 = 2 * CHUNK as u64;
 
-/// Measures a continuous transfer. The receiver reports the number of bytes that have arrived. The rate is in bytes.
+/// Measures a continuous transfer. The receiver reports the number of bytes that have arrived. The rate is in bytes per
+/// second.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| absorb(&server, stop);

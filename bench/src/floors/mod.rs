@@ -3,7 +3,7 @@
 //! | file | what it measures |
 //! |---|---|
 //! | `line` | a cache line that two cores write in turn: the unit of every comparison |
-//! | `eventfd` | waking a thread on the same core, and on the other one |
+//! | `line` | a cache line that two cores write in turn, the unit of every comparison |
 //! | `udp` | a datagram there and back, polled or blocking; many at a time by sendmmsg and recvmmsg |
 //! | `gso` | bytes in one direction over UDP GSO, received by recvmmsg |
 //! | `tcp` | messages of the same sizes over a TCP connection, polled |
@@ -30,47 +30,39 @@ use std::time::Duration;
 /// Settings that a floor shares with the calls that are compared with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Bytes of a message.
+    /// Size of a message, in bytes.
     pub(crate) size: usize,
-    /// Bytes of the reply to a message.
     pub(crate) reply: usize,
-    /// Messages in flight at a time.
     pub(crate) outstanding: usize,
-    /// Pause before each message.
     pub(crate) pause: Option<Duration>,
-    /// Duration of the measurement.
     pub(crate) measured: Duration,
-    /// Cores of client and server.
     pub(crate) cores: Option<Cores>,
 }
 
-/// One way of exchanging messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Floor {
     /// A cache line, written in turn.
     Line,
-    /// An eventfd between threads of one core.
+    /// An eventfd between two threads on one core.
     EventfdSameCore,
-    /// An eventfd between the two cores.
+    /// An eventfd between two threads on the two cores.
     EventfdCrossCore,
     /// Datagrams, with polling receivers.
     Udp,
-    /// Datagrams, with receivers that block.
+    /// Datagrams, with blocking receivers.
     UdpBlocking,
-    /// Datagrams, many at a time.
+    /// Datagrams, sent and received in batches.
     UdpBatched,
     /// Datagrams that the kernel splits from larger ones.
     UdpGso,
-    /// A TCP connection.
     Tcp,
-    /// Two SPSC rings.
     Ring,
-    /// Buffers that are filled by one side and read in place by the other.
+    /// Buffers that one side fills and the other reads in place.
     Copy,
 }
 
 impl Floor {
-    /// Returns the name in tables and in JSON.
+    /// Returns the name used in tables and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Line => "cache line",
@@ -89,7 +81,7 @@ impl Floor {
     /// Measures the floor.
     ///
     /// # Errors
-    /// Returns errors of the operating system, with the floor's name.
+    /// Fails if a system call fails; the error includes the floor's name.
     pub(crate) fn measure(self, shape: &Shape) -> Result<Sample, String> {
         let measured = match self {
             Self::Line => line(shape.cores, shape.measured),
@@ -116,7 +108,7 @@ fn with_server<R>(
     with_sleeping_server(core, serve, measure, || ())
 }
 
-/// Like [`with_server`], for a server that sleeps. Calls `wake` when the flag is set.
+/// Like [`with_server`], but for a server that sleeps. Calls `wake` when the flag is set.
 fn with_sleeping_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,
@@ -138,7 +130,6 @@ fn with_sleeping_server<R>(
     ended
 }
 
-/// Sleeps before a message, if there is a pause.
 fn pause(shape: &Shape) {
     if let Some(pause) = shape.pause {
         thread::sleep(pause);

@@ -1,4 +1,4 @@
-//! Messages between two threads over SPSC rings: small messages by copy, or buffers that stay in place.
+//! Messages between two threads over SPSC rings. Small messages are copied; large buffers stay in place.
 
 use super::{Shape, with_server};
 use crate::meter::recorder::{Recorder, Sample};
@@ -8,7 +8,7 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use trunkline_machine::rings::spsc::ring;
 
-/// Bytes of a message in the ring. [`stream`] measures larger ones.
+/// Size of a message in the ring, in bytes. [`stream`] measures larger messages.
 const MESSAGE_BYTES: usize = 64;
 
 /// Exchanges 64-byte messages, several in flight at once.
@@ -46,7 +46,7 @@ pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Fills buffers on one core that the other reads in place, several in flight at once.
+/// Fills buffers on one core, which the other core reads in place, several in flight at once.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let capacity = shape.outstanding.next_power_of_two();
     let (mut to_server, mut filled) = ring::<Vec<u8>>(capacity);
@@ -54,7 +54,7 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let serve = move |stop: &AtomicBool| {
         while !stop.load(Ordering::Relaxed) {
             while let Some(buffer) = filled.pop() {
-                // A byte of each cache line brings the buffer to this core.
+                // Reading one byte of each cache line brings the buffer to this core.
                 black_box(buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>());
                 to_client.push(buffer).map_err(|_| "its ring is full")?;
             }

@@ -1,4 +1,4 @@
-//! Messages over a TCP connection with polling ends.
+//! Messages over a TCP connection. Both ends poll.
 
 use super::{Shape, pause, with_server};
 use crate::meter::recorder::{Recorder, Sample};
@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of one read or write.
+/// Size of one read or write, in bytes.
 const CHUNK: usize = 64 << 10;
 
 /// Exchanges messages of one size for replies of another, several in flight at once.
@@ -62,7 +62,7 @@ fn answer(stream: &TcpStream, size: usize, reply: usize, stop: &AtomicBool) -> i
     Ok(())
 }
 
-/// One end of the connection, with the bytes left to write and the bytes read.
+/// One end of the connection, with the number of bytes left to write and the number of bytes read.
 struct Lane<'a> {
     stream: &'a TcpStream,
     to_write: usize,
@@ -91,7 +91,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Maps `WouldBlock` and `Interrupted` to `None`: the socket is full, or nothing has arrived.
+/// Maps `WouldBlock` and `Interrupted` to `None`, which means that the socket is full or nothing has arrived.
 fn ready(done: io::Result<usize>) -> io::Result<Option<usize>> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),

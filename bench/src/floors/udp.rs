@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// Maximum size of a datagram. Larger messages are split.
 const PIECE: usize = 32 << 10;
-/// Pieces of a large message in flight at a time, as many as fit in a socket's default receive buffer.
+/// Number of pieces of a large message in flight, as many as fit in a socket's default receive buffer.
 const WINDOW: usize = 2;
-/// Datagrams of one system call.
+/// Number of datagrams per system call.
 pub(super) const BATCH: usize = 32;
 /// Time without a datagram after which the datagrams in flight count as lost.
 pub(super) const LOST_NS: u64 = 20_000_000;
-/// Time for which a blocking server waits before it checks whether it should stop.
+/// Interval at which a blocking server checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Wait mode for a datagram.
@@ -29,7 +29,7 @@ pub(super) enum Receive {
     Blocking,
 }
 
-/// Sends a message and waits until it has come back.
+/// Sends a message and waits for its echo.
 pub(super) fn ping_pong(shape: &Shape, receive: Receive) -> Result<Sample, String> {
     let (client, server) = pair(receive).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| echo(&server, stop).map_err(|error| error.to_string());
@@ -47,7 +47,6 @@ pub(super) fn ping_pong(shape: &Shape, receive: Receive) -> Result<Sample, Strin
     })
 }
 
-/// Creates a connected pair of sockets.
 pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
     let bound = || UdpSocket::bind((Ipv4Addr::LOCALHOST, 0));
     let (client, server) = (bound()?, bound()?);
@@ -58,7 +57,7 @@ pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
             Receive::Polling => socket.set_nonblocking(true)?,
             Receive::Blocking => socket.set_read_timeout(Some(LOOK))?,
         }
-        // Exceeding the system's limit needs a privilege; without it the window still fits in the default buffer.
+        // Exceeding the system's limit needs a privilege. Without it, the window still fits in the default buffer.
         let _default = setsockopt(socket, sockopt::RcvBufForce, &(4 << 20));
     }
     Ok((client, server))
@@ -145,7 +144,7 @@ pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Buffers for the datagrams of one system call, all of one size.
+/// Buffers for the datagrams of one system call, which all have the same size.
 struct Batch {
     buffers: Vec<Vec<u8>>,
 }

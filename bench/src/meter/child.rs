@@ -1,4 +1,5 @@
-//! Child processes that run this program. A child ends with its standard input, which is also closed when its parent is killed.
+//! Child processes that run this program. A child exits when its standard input is closed, which also happens when its
+//! parent is killed.
 
 use crate::meter::failure::Failure;
 use std::ffi::OsStr;
@@ -7,7 +8,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// A child process, which ends when this value is dropped.
+/// A child process, which is stopped when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Child(Mutex<process::Child>);
 
@@ -20,7 +21,7 @@ impl Child {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
-        // Ctrl-C reaches the parent only, so that children end after the parent.
+        // Ctrl-C reaches only the parent, so that children exit after it.
         command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("cannot start a child process: {error}"))?;
         Ok(Self(Mutex::new(child)))
@@ -29,12 +30,12 @@ impl Child {
     /// Returns the next line that the process prints.
     ///
     /// # Errors
-    /// Fails with its status if the process has ended.
+    /// Fails with the exit status if the process has exited.
     pub(crate) fn read_line(&mut self) -> Result<String, String> {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
         if let Some(stdout) = child.stdout.as_mut() {
-            // An unreadable line counts as none.
+            // An unreadable line is treated as a missing line.
             let _unread = BufReader::new(stdout).read_line(&mut line);
         }
         if let Some(line) = line.strip_suffix('\n') {
@@ -45,12 +46,11 @@ impl Child {
         Err(format!("it has ended, {status}"))
     }
 
-    /// Returns the number of the process.
     pub(crate) fn process(&self) -> u32 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
-    /// Returns how the process ended, if it has ended.
+    /// Returns the exit status of the process as a failure, if it has exited.
     pub(crate) fn death(&self) -> Option<Failure> {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let status = child.try_wait().ok().flatten()?;
@@ -66,7 +66,7 @@ impl Drop for Child {
     }
 }
 
-/// Waits in a child process for the end of its parent.
+/// Waits in a child process until its parent exits.
 pub(crate) fn await_parent() {
     let _end = std::io::stdin().read_to_end(&mut Vec::new());
 }

@@ -2,23 +2,21 @@
 
 use std::fmt;
 
-/// A failure of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Wrong usage, or something cannot be measured here.
+    /// The usage is wrong, or something cannot be measured here.
     Unmeasured(String),
-    /// A file cannot be written, after everything was measured.
+    /// Everything was measured, but a file cannot be written.
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),
     /// A value became worse between two runs, or a verdict of a strict run failed.
     Worse(String),
-    /// Some nodes or calls of a run between hosts have failed; the others were measured.
+    /// Some nodes or calls of a run between hosts have failed, and the others were measured.
     Partial(String),
 }
 
 impl Failure {
-    /// Returns the exit code.
     pub(crate) const fn code(&self) -> u8 {
         match self {
             Self::Unwritten(_) => 1,

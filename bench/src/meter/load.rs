@@ -1,7 +1,7 @@
-//! Load and limits during a measurement: busy loops beside it, and a CPU quota for each side.
+//! Load and limits during a measurement: busy loops next to it, and a CPU quota for each side.
 //!
 //! A busy loop is a child process. A quota is a control group (cgroup v2 or v1) below the group of this process. A child
-//! process removes the groups when this process has ended for whatever reason.
+//! process removes the groups after this process has exited, also if it was killed.
 
 use crate::meter::child::{Child, await_parent};
 use clap::{Args, Subcommand};
@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Period of a quota, in microseconds: the default of the kernel.
+/// Period of a quota, in microseconds. This is the kernel's default.
 const PERIOD_US: f64 = 100_000.0;
-/// Attempts to remove a group, which is in use until its processes have ended.
+/// Number of attempts to remove a group, which is in use until its processes have exited.
 const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 
-// A doc comment would replace the description of the command.
+// A doc comment here would replace the description of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Args)]
 pub(crate) struct Load {
-    /// Busy loops that run beside the measurement, each in a process.
+    /// Number of busy loops that run next to the measurement, each in a separate process.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=256))]
     pub(crate) neighbours: u32,
-    /// CPU quota of the client process and of the server process, each, in cores. Needs a writable cgroup.
+    /// CPU quota of the client process, and an equal one of the server process, in cores. Needs a writable cgroup.
     #[arg(long, value_name = "CORES", value_parser = quota)]
     pub(crate) quota: Option<f64>,
 }
@@ -32,10 +32,10 @@ pub(crate) struct Load {
 /// Child processes of [`Load`], which the program starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Helper {
-    /// Spins until the end of standard input.
+    /// Spins until standard input is closed.
     #[command(hide = true)]
     Spin,
-    /// Removes control groups after the end of standard input.
+    /// Removes control groups when standard input is closed.
     #[command(hide = true)]
     RemoveGroups { groups: Vec<PathBuf> },
 }
@@ -53,7 +53,7 @@ impl Load {
 }
 
 impl Helper {
-    /// Runs in the child process until the end of standard input.
+    /// Runs in the child process until standard input is closed.
     pub(crate) fn run(&self) {
         match self {
             Self::Spin => {
@@ -80,14 +80,14 @@ impl Helper {
     }
 }
 
-/// Running busy loops, which end when this value is dropped.
+/// Running busy loops, which are stopped when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     _loops: Vec<Child>,
 }
 
 impl Neighbours {
-    /// Starts busy loops. The loops may use the same cores as the calling thread, so call this before that thread is pinned.
+    /// Starts busy loops. They may use the cores that the calling thread may use, so call this before that thread is pinned.
     ///
     /// # Errors
     /// Fails if a process does not start.
@@ -97,17 +97,17 @@ impl Neighbours {
     }
 }
 
-/// A quota for this process, and an equal one for its server. Dropping it ends both.
+/// A quota for this process and an equal one for its server. Dropping the value removes both.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// Former group of this process.
+    /// Group of this process before the measurement.
     parent: PathBuf,
     server: PathBuf,
     _remover: Child,
 }
 
 impl Quota {
-    /// Creates the groups, and moves this process into one of them.
+    /// Creates the groups and moves this process into one of them.
     ///
     /// # Errors
     /// Returns an error if the groups cannot be created, for example for lack of privileges.
@@ -127,7 +127,7 @@ impl Quota {
     fn below(parent: PathBuf, cores: f64) -> Result<Self, String> {
         let group = |side: &str| parent.join(format!("trunkline-bench-{}-{side}", std::process::id()));
         let (client, server) = (group("client"), group("server"));
-        // Started first: it removes the groups even if the next steps fail.
+        // Started first, so that the groups are removed even if the next steps fail.
         let remover = Child::start([OsStr::new("remove-groups"), client.as_os_str(), server.as_os_str()])?;
         for group in [&client, &server] {
             fs::create_dir(group).map_err(|error| format!("cannot create {}: {error}", group.display()))?;
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    // Do not create the file: a missing file belongs to a controller that the group does not have.
+    // Do not create the file. A missing file belongs to a controller that the group does not have.
     let written =
         fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -179,7 +179,7 @@ fn limit(group: &Path, cores: f64) -> Result<(), String> {
     write(&group.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))
 }
 
-/// Returns the groups in which groups may be created: the group of this process and the root, of v1 and of v2.
+/// Returns the groups that may contain new groups: the group of this process and the root, each in v1 and v2.
 fn parents(mounts: &str, own: &str) -> Vec<PathBuf> {
     let is_of = |list: &str, name: &str| list.split(',').any(|item| item == name);
     let mut parents = Vec::new();

@@ -1,4 +1,4 @@
-//! The properties of the machine that affect times, and the memory of this process.
+//! Properties of the machine that affect times, and the memory of this process.
 
 use serde::Serialize;
 use std::fs;
@@ -17,12 +17,12 @@ pub(crate) struct Machine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Stamp {
     pub(crate) version: &'static str,
-    /// Day and minute in UTC, such as `2026-01-31 18:05 UTC`.
+    /// Date and time in UTC, to the minute, such as `2026-01-31 18:05 UTC`.
     pub(crate) date: String,
 }
 
 impl Stamp {
-    /// Returns the version and a time, as `trunkline_transport::utc` writes it.
+    /// Returns the version together with a time in the format of `trunkline_transport::utc`.
     pub(crate) fn at(utc: &str) -> Self {
         Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &utc[..10], &utc[11..16]) }
     }
@@ -57,10 +57,10 @@ fn named(text: &str) -> String {
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
 }
 
-/// Returns the resident memory of this process in bytes: now (`VmRSS:`) or at its peak (`VmHWM:`).
+/// Returns the resident memory of this process in bytes: the current size (`VmRSS:`) or the peak (`VmHWM:`).
 ///
 /// # Errors
-/// Fails if the operating system does not report it.
+/// Fails if the operating system does not report the value.
 pub(crate) fn memory(field: &str) -> Result<u64, String> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;

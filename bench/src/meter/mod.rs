@@ -1,6 +1,7 @@
-//! Parts of a measurement that the bench of other systems and of the gRPC adapter share: processes, cores, load, times.
+//! Parts of a measurement shared with the benchmarks of other systems and of the gRPC adapter: processes, cores, load and
+//! times.
 //!
-//! The other benches include this folder by its path, so it uses nothing else of this crate.
+//! The other benchmarks include this folder by its path, so it uses nothing else from this crate.
 
 pub(crate) mod child;
 pub(crate) mod failure;

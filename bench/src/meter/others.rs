@@ -1,7 +1,7 @@
 //! Load that other programs put on the machine during a run.
 //!
 //! A compiler that runs next to a measurement slows it down more than any change to the program does. It slows all
-//! repetitions alike, so no statistics over them can detect it.
+//! repetitions alike, so statistics over the repetitions cannot detect it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use std::time::Instant;
 
 /// Number of cores in use by other programs above which they may be the cause of a change.
 pub(crate) const BUSY_CORES: f64 = 0.15;
-/// Ticks per second in `/proc`, the same on every Linux since 2.6.
+/// Ticks per second in `/proc`. The value is the same on every Linux since 2.6.
 const TICKS: f64 = 100.0;
 
-/// A point in time, and the processor time used until then.
+/// A point in time, and the processor time used up to it.
 #[derive(Debug)]
 pub(crate) struct Others {
     began: Instant,
@@ -20,13 +20,12 @@ pub(crate) struct Others {
 }
 
 impl Others {
-    /// Starts watching.
     pub(crate) fn watch() -> Self {
         Self { began: Instant::now(), ticks: ticks() }
     }
 
     /// Returns the average number of cores that other programs have used since the start, including time stolen by the host.
-    /// `None` if the operating system does not report it.
+    /// Returns `None` if the operating system does not report it.
     pub(crate) fn cores(&self) -> Option<f64> {
         let ticks = ticks()?.saturating_sub(self.ticks?);
         #[expect(clippy::cast_precision_loss, reason = "ticks of a run")]
@@ -36,7 +35,7 @@ impl Others {
     }
 }
 
-/// Returns the ticks of all processors, without the ticks of this process and its descendants.
+/// Returns the ticks of all processors, minus the ticks of this process and its descendants.
 fn ticks() -> Option<u64> {
     let all = used(&fs::read_to_string("/proc/stat").ok()?)?;
     let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
@@ -47,8 +46,8 @@ fn ticks() -> Option<u64> {
     Some(all.saturating_sub(of_family(&processes.collect(), std::process::id())))
 }
 
-/// Sums user, nice, system and steal from the first line of `/proc/stat`. Interrupts are left out, because they include the
-/// interrupts of our own packets.
+/// Sums user, nice, system and steal from the first line of `/proc/stat`. Interrupts are excluded, because they include the
+/// interrupts caused by the benchmark's packets.
 fn used(stat: &str) -> Option<u64> {
     let mut numbers =
         stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(|text| text.parse::<u64>().ok());
@@ -57,7 +56,7 @@ fn used(stat: &str) -> Option<u64> {
     Some(user + nice + system + numbers.nth(4)??)
 }
 
-/// Parent and ticks of a process. The ticks include its children that have ended.
+/// Parent and ticks of a process. The ticks include the ticks of child processes that have exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,

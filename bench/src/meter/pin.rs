@@ -1,4 +1,4 @@
-//! Cores on which the sides run.
+//! Cores on which the client and the server run.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -12,18 +12,17 @@ pub(crate) struct Cores {
 }
 
 impl Cores {
-    /// Returns both cores, as in JSON.
+    /// Returns both cores in the order used in JSON, client first.
     pub(crate) const fn pair(self) -> [usize; 2] {
         [self.client, self.server]
     }
 }
 
-/// Value of `--pin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// Pins client and server to these cores.
     To(Cores),
-    /// Threads run where the kernel puts them.
+    /// Leaves the placement of threads to the kernel.
     Off,
 }
 
@@ -44,7 +43,8 @@ impl FromStr for Pin {
 }
 
 impl Pin {
-    /// Returns the cores after checking them. By default they are the first two that the process may use, if there are two.
+    /// Returns the chosen cores after checking them. The default is the first two cores that the process may use, if there
+    /// are two.
     ///
     /// # Errors
     /// Fails if the process may not use one of the cores.
@@ -74,7 +74,7 @@ fn usable() -> Result<Vec<usize>, String> {
     Ok((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect())
 }
 
-/// Pins the calling thread and the threads that it starts later.
+/// Pins the calling thread, and with it the threads that it starts later.
 ///
 /// # Errors
 /// Returns an error of the operating system.

@@ -1,18 +1,17 @@
-//! Data of one measurement: the time of each call, and the number of calls that end in each slice of time.
+//! Recorder for one measurement: the time of each call, and the number of calls that end in each slice of time.
 //!
-//! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end
-//! during the first fifth warm up and do not count. The rate is the median over slices of at least 1 ms. A host that
-//! takes the processor away for some milliseconds slows a few slices, but not the result. Where such pauses belong to the
+//! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end during
+//! the first fifth are a warm-up and do not count. The rate is the median over slices of at least 1 ms. A host that takes
+//! the processor away for some milliseconds slows a few slices, but does not change the median. If such pauses belong to the
 //! result, the rate is a mean over the measured time.
 
 use crate::meter::spread::Spread;
 use hdrhistogram::Histogram;
 
-/// Minimum duration of a slice.
 const SLICE_NS: u64 = 1_000_000;
-/// Significant digits that histograms keep.
+/// Number of significant digits in histograms.
 const DIGITS: u8 = 3;
-/// Maximum recorded time, 1,000 s. Longer times count as this.
+/// Maximum recorded time, 1,000 s. Longer times are recorded as this value.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
 /// Records latencies until the measurement is over.
@@ -21,18 +20,16 @@ pub(crate) struct Recorder {
     times: Histogram<u64>,
     warm_ns: u64,
     end_ns: u64,
-    /// Start of the current slice; `None` while the calls still warm up.
+    /// Start of the current slice; `None` during the warm-up.
     slice_began_ns: Option<u64>,
     in_slice: u64,
     rates: Vec<f64>,
-    /// True if the rate is a mean.
     is_mean: bool,
-    /// Times of the first and the last call after the warm-up.
+    /// Times at which the first and the last call after the warm-up ended.
     span_ns: Option<(u64, u64)>,
     failed: Option<String>,
 }
 
-/// The result of one measurement.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     /// Nanoseconds per call.
@@ -59,12 +56,12 @@ impl Recorder {
         }
     }
 
-    /// Makes the rate a mean over the measured time if `is_mean`.
+    /// Makes the rate a mean over the measured time if `is_mean` is true.
     pub(crate) fn mean(self, is_mean: bool) -> Self {
         Self { is_mean, ..self }
     }
 
-    /// Records a call with its scheduled start and its end. Returns true if the measurement continues.
+    /// Records a call by its scheduled start and its end. Returns true if the measurement continues.
     pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
         self.ended_many(due_ns, now_ns, 1)
     }
@@ -76,7 +73,7 @@ impl Recorder {
         }
         self.times.saturating_record_n(now_ns.saturating_sub(due_ns).max(1), calls);
         self.span_ns = Some((self.span_ns.map_or(now_ns, |(first_ns, _)| first_ns), now_ns));
-        // The first call after the warm-up starts the first slice and does not count.
+        // The first call after the warm-up starts the first slice and is not counted.
         let Some(began_ns) = self.slice_began_ns else {
             self.slice_began_ns = Some(now_ns);
             return self.goes_on(now_ns);
@@ -92,7 +89,7 @@ impl Recorder {
         self.goes_on(now_ns)
     }
 
-    /// Records that a call failed, which ends the measurement.
+    /// Records that a call failed. The failure ends the measurement.
     pub(crate) fn failed(&mut self, why: String) {
         self.failed.get_or_insert(why);
     }
@@ -100,7 +97,7 @@ impl Recorder {
     /// Returns the result.
     ///
     /// # Errors
-    /// Returns an error if a call failed, or if too few calls ended.
+    /// Returns an error if a call failed, or if too few calls completed.
     pub(crate) fn finish(self) -> Result<Sample, String> {
         if let Some(why) = self.failed {
             return Err(why);
@@ -110,7 +107,7 @@ impl Recorder {
         Ok(Sample { times: self.times, per_s })
     }
 
-    /// Returns the rate as a mean over the measured time. The first call starts the time and does not count.
+    /// Returns the mean rate over the measured time, which starts when the first call ends. This first call is not counted.
     #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
     pub(crate) fn mean_per_s(&self) -> f64 {
         self.span_ns.map_or(0.0, |(first_ns, last_ns)| {
@@ -118,7 +115,7 @@ impl Recorder {
         })
     }
 
-    /// Returns the results until the end or a failure, and the failure.
+    /// Returns the results up to the end or to a failure, and the failure.
     pub(crate) fn finish_partly(mut self) -> (Option<Sample>, Option<String>) {
         let failed = self.failed.take();
         match self.finish() {
@@ -133,7 +130,6 @@ impl Recorder {
     }
 }
 
-/// Creates an empty histogram of times in nanoseconds.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_max(LONGEST_NS, DIGITS)
         .unwrap_or_else(|_| unreachable!("{DIGITS} digits are in range"))
@@ -162,7 +158,7 @@ mod tests {
         assert!((mean.per_s - 7_010.0).abs() < 1.0, "{}", mean.per_s);
         assert!((sample.per_s - 10_000.0).abs() < 1.0, "{}", sample.per_s);
         assert_eq!(sample.times.value_at_quantile(0.5) / 1000, 100);
-        // Of the 100 ms measured, one call takes 30 ms.
+        // One call takes 30 of the 100 measured milliseconds.
         assert_eq!(sample.times.len(), 702);
     }
 

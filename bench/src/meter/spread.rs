@@ -1,10 +1,10 @@
-//! The median and extremes of repetitions, and the format of figures.
+//! Median and extremes of repetitions, and the formatting of numbers.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Median and extremes of one number over the repetitions.
+/// Median and extremes of a value over the repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub(crate) struct Spread {
     #[serde(deserialize_with = "positive")]
@@ -16,7 +16,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Returns the spread of at least one value.
+    /// Returns the spread of the values, or `None` if there are none.
     pub(crate) fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -26,10 +26,10 @@ impl Spread {
     }
 }
 
-/// Returns a number between 1e-100 and 1e100, so that the ratio of two is a normal number.
+/// Returns a number between 1e-100 and 1e100. The ratio of two such numbers is a normal number.
 ///
 /// # Errors
-/// Fails with the value.
+/// Fails with the value if it is not such a number.
 pub(crate) fn number(value: &Value) -> Result<f64, String> {
     let number = value.as_f64().filter(|number| (1e-100..=1e100).contains(number));
     number.ok_or_else(|| format!("{value} is not a number above 0"))
@@ -39,7 +39,7 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
     number(&Value::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// Formats a number with three digits, or with all digits before the point.
+/// Formats a number with three significant digits, or with all digits before the decimal point.
 pub(crate) fn digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

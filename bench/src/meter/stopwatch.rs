@@ -1,13 +1,12 @@
-//! Nanoseconds since a measurement began.
+//! Time since a measurement began, in nanoseconds.
 
 use std::time::{Duration, Instant};
 
-/// A stopwatch that starts when a measurement begins.
+/// A stopwatch that is started at the beginning of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts a stopwatch.
     pub(crate) fn start() -> Self {
         Self(Instant::now())
     }
@@ -18,7 +17,7 @@ impl Stopwatch {
     }
 }
 
-/// Converts a duration to nanoseconds, at most 584 years.
+/// Converts a duration to nanoseconds. Durations above 584 years are clamped.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

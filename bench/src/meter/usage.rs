@@ -1,6 +1,7 @@
-//! The processor time, context switches and memory that a client and its server use at a fixed rate of calls.
+//! Processor time, context switches and memory used by a client and its server at a fixed call rate.
 //!
-//! The client is this process. The calling thread sleeps until the scheduled start of a call, and waits for the reply.
+//! The client is this process. The calling thread sleeps until the scheduled start of a call, makes the call and waits for
+//! the reply.
 
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -9,20 +10,18 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Warm-up before a measurement at the same call rate, in which idle threads fall asleep.
+/// Duration of the warm-up before a measurement. It has the same call rate, and idle threads fall asleep during it.
 const SETTLE: Duration = Duration::from_millis(500);
 
-/// Use of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
     /// CPU seconds per second, user and system.
     pub(crate) cpu: f64,
-    /// Context switches of all threads per second, voluntary and involuntary.
+    /// Voluntary and involuntary context switches of all threads, per second.
     pub(crate) switches_per_s: f64,
     pub(crate) resident_bytes: u64,
 }
 
-/// Use of both processes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Usage {
     pub(crate) calls_per_s: f64,
@@ -30,7 +29,6 @@ pub(crate) struct Usage {
     pub(crate) server: Side,
 }
 
-/// The counters of a process.
 struct Counters {
     cpu: Duration,
     switches: u64,
@@ -57,7 +55,7 @@ pub(crate) fn measure(
     Ok(Usage { calls_per_s: f64::from(calls) / elapsed.as_secs_f64(), client: client?, server: server? })
 }
 
-/// Makes calls at a rate, and returns their number. A late call does not delay the schedule of later calls.
+/// Makes calls at a fixed rate and returns their number. A late call does not delay the schedule of later calls.
 fn make_calls(
     rate: f64,
     time: Duration,
@@ -123,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_of_another_process_is_counted() {
+    fn processor_time_of_other_process_is_counted() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         // Repeat many times, because the loop may wait for a core.
         let used = (0..6000).any(|_| {

@@ -1,10 +1,10 @@
-//! Distributions of times, as tables of quantiles.
+//! Distributions of times as tables of quantiles.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Times in nanoseconds by quantile. Quantiles are text such as `0.99`; `0` is the shortest time, `1` the longest.
+/// Times in nanoseconds by quantile. A quantile is text such as `0.99`; `0` is the shortest time and `1` the longest.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Distribution(BTreeMap<String, f64>);
 

@@ -1,7 +1,7 @@
-//! Reader for files that `--json` wrote.
+//! Reader for files written by `--json`.
 //!
-//! Defines the valid contents of such a file. Contents are not trusted: reading ends with a value, or with an error that
-//! names the file and the point. Called by `compare` and `report`; it never writes.
+//! Defines the valid contents of such a file. The contents are not trusted: reading returns a value, or an error that names
+//! the file and the point. `compare` and `report` call this module; it never writes.
 
 use crate::meter::spread::{Spread, number};
 use crate::scenario::point::{OfPeer, Summary};
@@ -14,18 +14,15 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-/// Maximum length of a file.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// The results of one run.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Saved {
     /// The file's name as given on the command line.
     #[serde(skip)]
     pub(crate) name: String,
-    /// The subcommand.
     pub(crate) command: String,
-    /// The version of the program, and the time of the run; older files have neither.
+    /// Version of the program and time of the run. Older files contain neither.
     pub(crate) version: Option<String>,
     pub(crate) date: Option<String>,
     #[serde(default)]
@@ -34,25 +31,24 @@ pub(crate) struct Saved {
     /// Cores used by other programs during the run; 0 if unknown.
     #[serde(default)]
     pub(crate) others_cores: f64,
-    /// Reason for which the run ended early, if it did.
+    /// Reason why the run ended early, if it did.
     pub(crate) error: Option<String>,
     #[serde(skip)]
     pub(crate) points: Vec<SavedPoint>,
-    /// Several points, one by one.
+    /// The points, if there are several.
     #[serde(rename = "points")]
     listed: Option<Vec<Value>>,
-    /// The keys of one point, or settings next to several.
+    /// The keys of a single point, or the settings next to several points.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
-/// One point of a run.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SavedPoint {
-    /// Settings that distinguish the point from the others, such as its size: text, numbers and booleans.
+    /// Settings that distinguish the point from other points, such as its size. They are text, numbers or booleans.
     #[serde(flatten)]
     pub(crate) settings: BTreeMap<String, Value>,
-    /// Measured values by key, one per repetition, all above 0.
+    /// Measured values by key, one per repetition, all greater than 0.
     #[serde(deserialize_with = "lists")]
     pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
     /// Calls and floors with times, by name.
@@ -77,7 +73,7 @@ impl Saved {
     /// Parses the contents of the file `name`.
     ///
     /// # Errors
-    /// Fails with what is missing or has the wrong type, and the number of the point.
+    /// Fails with the key that is missing or has the wrong type, and the number of the point.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let mut saved: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
         name.clone_into(&mut saved.name);
@@ -130,7 +126,7 @@ impl SavedPoint {
 /// Reads a file as `T`.
 ///
 /// # Errors
-/// Returns an error that names the file if the file cannot be read or has other contents.
+/// Returns an error with the file's name if the file cannot be read or has other contents.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, String> {
     let name = path.display().to_string();
     let named = |why: &dyn std::fmt::Display| format!("{name}: {why}");

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// Rows below their titles. A title that begins with `<` heads a column that is aligned to the left.
+/// Rows of cells below titles. A title that begins with `<` makes its column left-aligned.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     titles: Vec<String>,
@@ -55,7 +55,7 @@ impl Table {
     }
 }
 
-/// Returns the text, or `-` for a value that is not known.
+/// Returns the text, or `-` if the value is unknown.
 pub(crate) fn or_dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Atomic replacement of files, and the last line of a run, which names them.
+//! Atomic replacement of files, and the last line of a run, which lists the written files.
 
 use crate::meter::failure::Failure;
 use nix::unistd::AccessFlags;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// Checks before a measurement that [`write()`] can write these files. Existing files are unchanged.
+/// Checks before a measurement that [`write()`] can write these files. Existing files are not changed.
 ///
 /// # Errors
-/// Fails with the name and the reason of the first file that cannot be written.
+/// Fails with the first file that cannot be written, and the reason.
 pub(crate) fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
     paths.into_iter().try_for_each(|path| tried(path).map_err(|error| named(path, &error)))
 }
@@ -29,15 +29,15 @@ fn tried(path: &Path) -> io::Result<()> {
     fs::remove_file(&partial)
 }
 
-/// Returns the temporary name of a file that is being written.
+/// Returns the temporary name used while a file is written.
 fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     PathBuf::from(name)
 }
 
-/// Writes a file. An existing file is replaced only when the new one is complete. Anything else at the path, such as a
-/// terminal or a pipe, is written to; a symbolic link is followed.
+/// Writes a file. An existing regular file is replaced once the new one is complete. Any other kind, such as a terminal or a
+/// pipe, is written directly. Symbolic links are followed.
 ///
 /// # Errors
 /// Fails with the file's name and the reason.
@@ -58,7 +58,7 @@ pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
     })
 }
 
-/// Writes JSON like [`write()`], over several lines.
+/// Writes indented JSON like [`write()`].
 ///
 /// # Errors
 /// See [`write()`].
@@ -72,7 +72,8 @@ fn named(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
 }
 
-/// Prints the last line of a successful run, unless it is quiet: short results, elapsed time, written files.
+/// Prints the last line of a successful run, unless it is quiet. The line contains short results, the elapsed time and the
+/// written files.
 ///
 /// # Errors
 /// Fails if standard output cannot be written.

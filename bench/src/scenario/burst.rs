@@ -1,7 +1,7 @@
-//! Many calls at once, each by a task of tokio: their total time and their memory.
+//! Many calls at once, each from a tokio task: their total time and their memory.
 //!
-//! The measurement has two parts: the calls, and the same number of tasks that wait for a timer instead. Each part runs in a
-//! separate process, so that their memory does not mix.
+//! The measurement has two parts: the calls, and the same number of tasks that wait for a timer. Each part runs in a
+//! separate process, so that its memory can be measured separately.
 
 use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -19,21 +19,21 @@ use tokio::runtime::Builder;
 use trunkline::{Bytes, CallOptions, Code};
 use trunkline_testkit::output;
 
-/// Payload in both directions.
+/// Payload in each direction.
 const PAYLOAD: &[u8] = &[0x5a; 64];
 /// Duration of the timer that replaces a call.
 const TIMER: Duration = Duration::from_secs(1);
 
-/// Number of calls, and their settings.
+/// Number of calls and their settings.
 #[derive(Debug, Args)]
 pub(crate) struct Burst {
-    /// Number of calls made at once, 64 bytes there and back.
+    /// Number of calls made at once, with 64 bytes in each direction.
     #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     calls: u32,
     /// Time limit of each call.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     limit: u64,
-    /// Path of the packets; with `process`, memory includes client and server.
+    /// Path of the packets. With `process`, memory includes client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Process)]
     link: LinkFlag,
     #[command(flatten)]
@@ -55,7 +55,7 @@ enum Part {
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     succeeded: u32,
-    /// Failed calls, by the name of the status.
+    /// Numbers of failed calls, by the name of the status.
     failed: Vec<(String, u32)>,
     seconds: f64,
     grown_bytes: u64,
@@ -133,7 +133,7 @@ fn run(burst: &Burst, part: &str) -> Result<Outcome, Failure> {
         arguments.extend(value.into_iter().flat_map(|value| [option.to_owned(), value]));
     }
     arguments.extend(encrypted.then(|| "--encrypted".to_owned()));
-    // The child has printed the reason if it fails.
+    // If the child fails, it has already printed the reason.
     let line = Child::start(arguments)?.read_line().map_err(|why| format!("the part {part}: {why}"))?;
     Ok(serde_json::from_str(&line).map_err(|error| format!("the part {part} has no result: {error}"))?)
 }
@@ -152,7 +152,7 @@ fn calls(burst: &Burst) -> Result<Outcome, Failure> {
     session.servers().death().map_or(Ok(ends), Err)
 }
 
-/// Starts the tasks at once. Returns their outcomes and the growth of the process.
+/// Starts all tasks at once. Returns their outcomes and the growth of the process's memory.
 fn grow<F>(tasks: u32, task: impl Fn() -> F) -> Result<Outcome, String>
 where
     F: Future<Output = Result<(), Code>> + Send + 'static,

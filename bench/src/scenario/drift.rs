@@ -1,7 +1,7 @@
-//! Detects that the host has moved virtual processors, which changes all measured times.
+//! Detection of drift: the host may move virtual processors, which changes all measured times.
 //!
-//! A cache line's round trip between the two cores is measured before and after each measurement. When the two differ
-//! by more than [`MOST`], the measurement in between is dropped and repeated.
+//! The round-trip time of a cache line between the two cores is measured before and after each measurement. If the two
+//! samples differ by more than a factor of [`MOST`], the measurement is dropped and repeated.
 
 use crate::floors;
 use crate::meter::failure::Failure;
@@ -10,21 +10,21 @@ use std::time::Duration;
 
 /// Time for which the cache line is sampled.
 const LINE: Duration = Duration::from_millis(5);
-/// Largest ratio of two samples that does not count as drift.
+/// Maximum ratio of two samples that does not count as drift.
 pub(crate) const MOST: f64 = 1.4;
-/// Maximum number of repeats. The last measurement counts regardless of its samples.
+/// Maximum number of repeats. The last measurement is kept regardless of its samples.
 const REPEATS: u32 = 3;
 
-/// A result and the number of results dropped before it.
+/// A result, with the number of results dropped before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept<T> {
     pub(crate) value: T,
     pub(crate) dropped: u32,
-    /// True if the samples around this result still differed too much.
+    /// True if the samples around this result still differ too much.
     pub(crate) drifted: bool,
 }
 
-/// Measures between two samples of the line between these cores, and repeats that while the samples differ too much.
+/// Measures between two samples of the cache line, and repeats this while the samples differ too much.
 ///
 /// # Errors
 /// Returns errors of the measurement and of the samples.

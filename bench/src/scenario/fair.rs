@@ -15,18 +15,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, CallOptions, block_on};
 
-/// Bytes for which a small call may wait: four pieces, each fetched by one READ.
+/// Bytes of four pieces, for which a small call may have to wait. Each piece is fetched by one READ.
 const FOUR_PIECES: f64 = (4 << 20) as f64;
 /// Time limit of a large call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Number of large calls, and duration.
+/// Number of large calls, and the duration.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
-    /// Large calls in flight at a time.
+    /// Number of large calls in flight.
     #[arg(long, value_name = "N", default_value_t = 8)]
     large: usize,
-    /// Bytes of a large call, the same in both directions.
+    /// Size of a large call in bytes, the same in both directions.
     #[arg(long, value_name = "N", default_value_t = 60 << 20)]
     bytes: usize,
     /// Measured time of the small calls.
@@ -38,7 +38,7 @@ pub(crate) struct Load {
     nodes: Nodes,
 }
 
-/// Results, as in the file.
+/// Results, as in the JSON file.
 #[derive(Debug, Serialize)]
 struct Results {
     large: usize,
@@ -49,11 +49,11 @@ struct Results {
     small_calls: u64,
     rtt_p50_ns: u64,
     rtt_p99_ns: u64,
-    /// Time of four pieces of 1 MiB at that bandwidth.
+    /// Transfer time of four 1 MiB pieces at that rate.
     four_pieces_ns: f64,
 }
 
-/// Measures small calls while large ones are in flight, and prints their times next to the time of four pieces at the
+/// Measures small calls while large ones are in flight. Prints their times next to the transfer time of four pieces at the
 /// bandwidth of the large calls.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Limits on the number of members and on a weight.
+/// Maximum number of members, and maximum weight of a member.
 const MOST_MEMBERS: usize = 16;
 const MOST_WEIGHT: u32 = 10_000;
 
@@ -45,7 +45,7 @@ pub(crate) struct Mixed {
     nodes: Nodes,
 }
 
-/// All members together, or one alone, with the repetitions of each.
+/// All members together, or one alone, with the results of each repetition.
 struct Point {
     members: Vec<Member>,
     repetitions: Vec<Repetitions>,
@@ -67,7 +67,7 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
         members: members.to_vec(),
         repetitions: vec![Repetitions::default(); members.len()],
     };
-    // The first point has all members together, the others have one member each.
+    // The first point contains all members, and each of the others contains one member.
     let members = &mixed.mix.0;
     let mut points: Vec<_> = [&members[..]].into_iter().chain(members.chunks(1)).map(point).collect();
     let name = |point: &Point| Mix(point.members.clone()).to_string();
@@ -117,7 +117,7 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
         "outstanding": mixed.outstanding,
         "seconds": seconds,
         "link": link.name(),
-        // Rate of all members of the mix together, and payload bytes, in both directions unless calls are one-way.
+        // Total rate of all members of the mix. Payload bytes are counted in both directions, unless calls are one-way.
         "calls_per_s": calls_per_s,
         "bytes_per_s": bytes_per_s,
         "members": of_members,

@@ -1,7 +1,8 @@
-//! Common parts of all scenarios: options, the order of measurements, and the end with table, files and last line.
+//! Common parts of all scenarios: options, the order of measurements, and the final table, files and last line.
 //!
 //! A scenario measures each of its points once per repetition, one after the other, so that slow changes of the machine
-//! affect all alike. Points keep what was measured before a failure, and the scenario still prints and writes it.
+//! affect all points alike. Points keep the measurements made before a failure, and the scenario still prints and writes
+//! them.
 
 pub(crate) mod across;
 pub(crate) mod burst;
@@ -32,7 +33,7 @@ use std::time::{Instant, SystemTime};
 use trunkline_testkit::output;
 use trunkline_transport::utc;
 
-// Doc comments of the options would replace the descriptions of subcommands.
+// Doc comments on the options would replace the descriptions of subcommands.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Output {
     /// Also write the results to this file.
@@ -45,13 +46,13 @@ pub(crate) struct Output {
 
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Sweep {
-    /// Measured time of each repetition, after a warm-up of a quarter of it. Floors take a fifth of it.
+    /// Measured time of each repetition, after a warm-up of a quarter of that time. Floors take a fifth of it.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) seconds: f64,
     /// Number of repetitions of all measurements, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: u32,
-    /// Cores of client and server, like `0,1`, or `off`. By default the first two that the process may use.
+    /// Cores of client and server, such as `0,1`, or `off`. Default: the first two that the process may use.
     #[arg(long, value_name = "CORES")]
     #[serde(skip)]
     pub(crate) pin: Option<Pin>,
@@ -65,12 +66,12 @@ pub(crate) struct Scenario<'a> {
     html: Option<&'a Path>,
     began: Instant,
     machine: Machine,
-    /// Load of other programs; `None` if the scenario's own processes are not descendants of this one.
+    /// Load caused by other programs. `None` if the scenario's processes are not descendants of this one.
     pub(crate) others: Option<Others>,
     pub(crate) bar: ProgressBar,
 }
 
-/// Contents of a file: the keys common to all scenarios, and the keys of one scenario.
+/// Contents of a JSON file: keys common to all scenarios, and keys of one scenario.
 #[derive(Debug, Serialize)]
 struct Contents<'a, T> {
     command: &'static str,
@@ -79,7 +80,7 @@ struct Contents<'a, T> {
     #[serde(flatten)]
     stamp: Stamp,
     machine: &'a Machine,
-    /// Cores that other programs used during the run.
+    /// Number of cores that other programs used during the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     others_cores: Option<f64>,
     #[serde(flatten)]
@@ -87,7 +88,7 @@ struct Contents<'a, T> {
 }
 
 impl<'a> Scenario<'a> {
-    /// Begins a scenario. Tries its files, and describes the machine before any thread is pinned.
+    /// Begins a scenario. Checks that its files can be written, and describes the machine before any thread is pinned.
     ///
     /// # Errors
     /// Fails if a file cannot be written.
@@ -105,15 +106,14 @@ impl<'a> Scenario<'a> {
         Ok(Self { name, output, html: html.map(PathBuf::as_path), began, machine, others, bar })
     }
 
-    /// Returns the machine.
     pub(crate) const fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Measures all points in each repetition, and names them at the bar.
+    /// Measures all points in each repetition, and shows their names at the progress bar.
     ///
     /// # Errors
-    /// Fails with the first failure, which ends the sweep.
+    /// Returns the first failure, which ends the sweep.
     pub(crate) fn sweep<P>(
         &self,
         repetitions: u32,
@@ -132,11 +132,11 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// Ends a scenario with the outcome `measured`: prints the table and writes the files, also after a failure. Without
-    /// `what`, the last line on standard output is left out.
+    /// Ends a scenario with the outcome `measured`. Prints the table and writes the files, even after a failure. If `what`
+    /// is `None`, the last line on standard output is omitted.
     ///
     /// # Errors
-    /// Fails with the failure of the measurement, which decides the exit code, or if a file cannot be written.
+    /// Returns the failure of the measurement, which decides the exit code, or an error if a file cannot be written.
     pub(crate) fn end(
         self,
         measured: Result<(), Failure>,

@@ -1,4 +1,4 @@
-//! One point of a run, such as one size: its repetitions and their summary.
+//! One point of a run, such as one size, with its repetitions and their summary.
 
 use crate::floors::Floor;
 use crate::meter::recorder::Sample;
@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Quantity that a subcommand measures.
+/// Quantity measured by a subcommand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     Latency,
@@ -19,7 +19,7 @@ pub(crate) enum Measure {
 }
 
 impl Measure {
-    /// Returns the name on the command line and in JSON.
+    /// Returns the name used on the command line and in JSON.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Latency => "latency",
@@ -41,7 +41,7 @@ pub(crate) struct Repetitions {
     drifted: u32,
 }
 
-/// The floors that ratios refer to, by measured quantity.
+/// The floors to which ratios refer, by measured quantity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct References {
     pub(crate) latency: Floor,
@@ -49,7 +49,7 @@ pub(crate) struct References {
     pub(crate) bandwidth: Floor,
 }
 
-/// One point during the measurement.
+/// One point, while it is measured.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) measure: Measure,
@@ -59,28 +59,28 @@ pub(crate) struct Point {
     pub(crate) calls: Repetitions,
     pub(crate) floors: BTreeMap<Floor, Repetitions>,
     pub(crate) systems: BTreeMap<String, Vec<Figures>>,
-    /// Reasons for which systems are not measured at this point.
+    /// Reasons why systems are not measured at this point.
     pub(crate) skipped: BTreeMap<String, String>,
 }
 
-/// Values that a point measures, by their keys in JSON.
+/// Values measured at a point, by their keys in JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Values {
     /// Medians over the repetitions.
     #[serde(flatten)]
     medians: BTreeMap<&'static str, f64>,
-    /// Values behind the medians, in the order of measurement. `compare` derives the noise from them.
+    /// Values from which the medians are computed, in the order of measurement. `compare` derives the noise from them.
     each_repetition: BTreeMap<&'static str, Vec<f64>>,
 }
 
 impl Values {
-    /// Returns the values if each was measured at least once.
+    /// Returns the values if each of them was measured at least once.
     pub(crate) fn of(each_repetition: BTreeMap<&'static str, Vec<f64>>) -> Option<Self> {
         let medians = each_repetition.iter().map(|(&key, values)| Some((key, Spread::of(values)?.median)));
         Some(Self { medians: medians.collect::<Option<_>>()?, each_repetition })
     }
 
-    /// Returns a median, or 0 for a value that the point does not measure.
+    /// Returns a median, or 0 if the value is not measured at the point.
     pub(crate) fn get(&self, key: &str) -> f64 {
         self.medians.get(key).copied().unwrap_or_default()
     }
@@ -95,14 +95,14 @@ pub(crate) struct Results {
     pub(crate) values: Values,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
-    /// Other systems, and the reasons for which some were not measured.
+    /// Other systems, and reasons why some were not measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers: BTreeMap<String, OfPeer>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers_skipped: BTreeMap<String, String>,
 }
 
-/// Summary of another system's repetitions, with the values that it reports.
+/// Summary of another system's repetitions, with the values that the system reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OfPeer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -128,39 +128,38 @@ impl OfPeer {
         }
     }
 
-    /// Returns the median time, or the mean of a system that reports no median.
+    /// Returns the median time, or the mean if the system reports no median.
     pub(crate) fn middle_ns(&self) -> Option<Spread> {
         self.p50_ns.or(self.mean_ns)
     }
 
-    /// Returns `mean` if that is the time.
+    /// Returns `mean` if the time is a mean.
     pub(crate) fn note(&self) -> &'static str {
         if self.p50_ns.is_none() && self.mean_ns.is_some() { "mean" } else { "" }
     }
 }
 
-/// Summary of one kind's repetitions.
+/// Summary of the repetitions of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
-    /// Distribution over all repetitions together.
+    /// Distribution of the times of all repetitions.
     #[serde(default)]
     pub(crate) distribution_ns: Distribution,
     #[serde(default)]
     repetitions: usize,
-    /// Measurements dropped because the time of the cache line changed during the measurement.
+    /// Number of measurements dropped because the time of the cache line changed during the measurement.
     #[serde(default)]
     pub(crate) dropped: u32,
-    /// Repetitions that count although that time changed in each attempt.
+    /// Number of repetitions that were kept although that time changed in each attempt.
     #[serde(default)]
     pub(crate) drifted: u32,
 }
 
 impl Repetitions {
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
-    /// Adds a repetition.
     pub(crate) fn add(&mut self, kept: &Kept<Sample>) {
         let at = |quantile| kept.value.times.value_at_quantile(quantile) as f64;
         self.p50_ns.push(at(0.5));
@@ -175,7 +174,7 @@ impl Repetitions {
         self.drifted += u32::from(kept.drifted);
     }
 
-    /// Returns the summary, if there is one.
+    /// Returns the summary if there is a measurement.
     pub(crate) fn summary(&self) -> Option<Summary> {
         Some(Summary {
             p50_ns: Spread::of(&self.p50_ns)?,
@@ -193,7 +192,7 @@ impl Repetitions {
         self.times.as_ref()
     }
 
-    /// Returns times and rates, by their keys in JSON, in the order of measurement.
+    /// Returns times and rates by their keys in JSON, in the order of measurement.
     pub(crate) fn each(&self, rate: &'static str) -> BTreeMap<&'static str, Vec<f64>> {
         let (p50, p99) = (("rtt_p50_ns", self.p50_ns.clone()), ("rtt_p99_ns", self.p99_ns.clone()));
         BTreeMap::from([p50, p99, (rate, self.per_s.clone())])
@@ -226,7 +225,7 @@ impl Point {
         })
     }
 
-    /// Returns the measured values by their key in JSON, one per repetition.
+    /// Returns the measured values by their keys in JSON, one per repetition.
     fn each_repetition(&self) -> Option<BTreeMap<&'static str, Vec<f64>>> {
         let floor = |floor: Floor| self.floors.get(&floor);
         let mut values = BTreeMap::from([
@@ -262,7 +261,7 @@ mod tests {
     const REFERENCES: References =
         References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso };
 
-    /// Returns a sample of sequential calls of this duration in microseconds.
+    /// Returns a sample of sequential calls, each of which takes `us` microseconds.
     fn kept(us: u64) -> Kept<Sample> {
         let mut recorder = Recorder::new(20_000_000);
         let mut now = 0;
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn other_systems_have_their_figures_or_reason_of_absence() {
+    fn other_systems_have_figures_or_reason_for_absence() {
         let mut point = point(Measure::Rate);
         for us in [3.0, 1.0, 2.0] {
             point

@@ -1,7 +1,7 @@
-//! `rest`: processor time, context switches and memory at low rates of calls, and with idle sessions.
+//! The `rest` subcommand: processor time, context switches and memory at low call rates and with idle sessions.
 //!
-//! Nothing is pinned, and all runtimes sleep. A caller is a thread that blocks. Idle sessions belong to nodes in further
-//! processes, or to further connections of other systems in the client process.
+//! Threads are not pinned, and all runtimes sleep. A caller is a blocking thread. Idle sessions belong to nodes in
+//! additional processes or, for other systems, to additional connections of the client process.
 
 use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoClient;
@@ -23,33 +23,33 @@ use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, Node, Streaming, block_on};
 use trunkline_testkit::{fresh_ip, output};
 
-/// Payload bytes in each direction.
+/// Payload in each direction, in bytes.
 const SIZE: usize = 64;
-/// Idle nodes of a process, which has some twenty descriptors for each.
+/// Number of idle nodes per process. Each needs about twenty descriptors.
 const NODES_OF_PROCESS: u16 = 40;
-/// Maximum number of idle sessions over shared memory. A device has 512 pairs of rings; further peers go by UDP, which
-/// `--link shm` forbids.
+/// Maximum number of idle sessions over shared memory. A device has 512 pairs of rings. Further peers use UDP, which `--link
+/// shm` forbids.
 const SHARED_SESSIONS: u16 = 500;
-/// Time after which idle sessions are probed together: more than the longest interval.
+/// Time after which all idle sessions have been probed, longer than the longest probe interval.
 const SETTLING: Duration = Duration::from_secs(12);
-/// Line of a child process whose sessions are up.
+/// Line printed by a child process once its sessions are up.
 const READY: &str = "ready";
 
-/// Rates, sessions and settings.
+/// Rates, numbers of sessions, and settings.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rest {
-    /// Calls per second of one client without idle sessions.
+    /// Call rates of one client without idle sessions, per second.
     #[arg(long, value_name = "RATES", value_delimiter = ',', default_value = "0,1,10,100,1000,10000",
           value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     rates: Vec<u32>,
-    /// Idle sessions beside a client that makes no calls; over shared memory, numbers above 500 are left out.
+    /// Numbers of idle sessions of a client that makes no calls. Over shared memory, numbers above 500 are skipped.
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "100,1000",
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     sessions: Vec<u16>,
     /// Open a stream without items in each idle session.
     #[arg(long)]
     streams: bool,
-    /// Paths of the packets, each measured: `udp`, `shm`.
+    /// Paths of the packets, each of which is measured: `udp`, `shm`.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "shm,udp")]
     link: Vec<LinkFlag>,
     /// Measured time of each point.
@@ -68,7 +68,7 @@ struct Point {
     system: String,
     link: LinkFlag,
     peer: Option<Peer>,
-    /// Requested calls per second.
+    /// Requested call rate, per second.
     rate: u32,
     idle_sessions: u16,
     usage: Option<Usage>,
@@ -175,7 +175,7 @@ impl Rest {
     }
 }
 
-/// Nodes with a session each, in a child process that [`IdleNodes::start`] starts.
+/// Nodes with one session each, in a child process that [`IdleNodes::start`] starts.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct IdleNodes {
     server: SocketAddr,
@@ -200,7 +200,7 @@ impl IdleNodes {
         Ok(child)
     }
 
-    /// Runs in the child process until the end of standard input.
+    /// Runs in the child process until standard input is closed.
     ///
     /// # Errors
     /// Returns an error if a session does not come up.

@@ -1,4 +1,4 @@
-//! `latency`, `rate` and `bandwidth`: each repetition measures every point and every floor once.
+//! The subcommands `latency`, `rate` and `bandwidth`. Each repetition measures every point and every floor once.
 
 use crate::calls::nodes::LinkFlag;
 use crate::calls::session::Session;
@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-/// Time without work after which pollers sleep and do not disturb floors.
+/// Idle time after which pollers sleep and no longer disturb floors.
 const SETTLE: Duration = Duration::from_millis(5);
 
 /// A run and its progress.
@@ -28,15 +28,15 @@ pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
     pub(crate) points: Vec<Point>,
-    /// Systems of `--peers`.
+    /// Systems measured with `--peers`.
     systems: Vec<System>,
 }
 
 impl<'a> Run<'a> {
-    /// Plans the run. `sizes` and `outstanding` are the defaults of the settings.
+    /// Plans the run. `sizes` and `outstanding` are used if the settings do not specify them.
     ///
     /// # Errors
-    /// Fails with the quantity that cannot be measured.
+    /// Returns an error with the quantity that cannot be measured.
     pub(crate) fn new(
         measure: Measure,
         settings: &'a Settings,
@@ -72,7 +72,7 @@ impl<'a> Run<'a> {
     pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
         bar.set_message("start");
-        // New nodes in each repetition: the placement of addresses, threads and caches then varies between repetitions
+        // Each repetition uses new nodes, so that the placement of addresses, threads and caches varies between repetitions
         // instead of between runs.
         let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
         for at in 0..self.points.len() {
@@ -93,7 +93,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Measures other systems. A system that cannot be measured at a point is not tried there again.
+    /// Measures other systems. A system that cannot be measured at a point is not measured there again.
     fn measure_systems(&mut self, at: usize, bar: &ProgressBar) -> Result<(), Failure> {
         let point = &self.points[at];
         let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.sweep.seconds));
@@ -165,7 +165,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Measures, and reports the results even if a later measurement fails. `sizes` and `outstanding` are defaults.
+/// Measures, and reports the results even if a later measurement fails. `sizes` and `outstanding` are used if the settings
+/// do not specify them.
 ///
 /// # Errors
 /// Returns an error if the measurement fails or a file cannot be written.
@@ -191,7 +192,7 @@ pub(crate) fn measure(
     scenario.end(measured, &table, &results, &summary)
 }
 
-/// Keys of a run in JSON. One point's keys are at the top level; several points are listed.
+/// Keys of a run in JSON. The keys of a single point are at the top level; several points are listed.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     settings: Described<'a>,
@@ -201,7 +202,7 @@ struct Report<'a> {
     points: Vec<Results>,
 }
 
-/// The settings that results depend on.
+/// The settings that affect the results.
 #[derive(Debug, Serialize)]
 struct Described<'a> {
     #[serde(flatten)]
@@ -210,7 +211,8 @@ struct Described<'a> {
     cores: Option<[usize; 2]>,
 }
 
-/// Returns a table for each point: the calls, each floor and other systems, with medians and extremes of the repetitions.
+/// Returns a table for each point. It contains the calls, each floor and other systems, with medians and extremes over the
+/// repetitions.
 fn table(measure: Measure, points: &[Results]) -> String {
     let mut text = String::new();
     for point in points {
@@ -271,7 +273,7 @@ fn table(measure: Measure, points: &[Results]) -> String {
     text
 }
 
-/// Returns the first and the last point in short.
+/// Returns a short description of the first and the last point.
 fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
     let short = |point: &Results| {
         let (size, get) = (with_unit(point.size_bytes), |key: &str| point.values.get(key));

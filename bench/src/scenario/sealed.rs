@@ -1,7 +1,8 @@
-//! `sealed`: calls in encrypted sessions beside the same calls between nodes without identities, over UDP.
+//! The `sealed` subcommand: calls in encrypted sessions compared with the same calls between nodes without identities, over
+//! UDP.
 //!
 //! Each repetition starts new nodes of both kinds, and measures each quantity with one kind after the other. One thread also
-//! seals and opens a large payload without any transport, which is the least time that encryption can add.
+//! seals and opens a large payload without a transport, which takes the minimum time that encryption can add.
 
 use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -23,11 +24,11 @@ use serde_json::json;
 use std::hint::black_box;
 use std::time::Duration;
 
-/// Bytes of a large argument.
+/// Size of a large argument, in bytes.
 const LARGE: usize = 1 << 20;
-/// Bytes that are sealed at a time, as the transport does.
+/// Size of the pieces in which a payload is sealed, as in the transport.
 const PIECE: usize = 64 << 10;
-/// Number of large payloads that are sealed and opened in each repetition.
+/// Number of large payloads sealed and opened in each repetition.
 const ROUNDS: u32 = 200;
 
 /// Settings.
@@ -39,7 +40,7 @@ pub(crate) struct Sealed {
     output: Output,
 }
 
-/// A quantity.
+/// A measured quantity.
 struct Point {
     what: &'static str,
     exchange: Exchange,
@@ -47,11 +48,11 @@ struct Point {
     outstanding: usize,
     /// True for calls per second, false for the time of a call.
     is_rate: bool,
-    /// Figures of each repetition, without encryption and with it.
+    /// Figures of each repetition, first without encryption, then with it.
     figures: [Vec<f64>; 2],
 }
 
-/// Results of a quantity: medians of the repetitions.
+/// Results for a quantity, as medians over the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     what: &'static str,
@@ -131,7 +132,7 @@ impl Point {
     }
 }
 
-/// Returns the time in which a thread seals and opens a large payload, in nanoseconds.
+/// Returns the time for which a thread seals and opens a large payload, in nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds stay far below 2^52")]
 fn seal_and_open() -> Result<f64, Unspecified> {
     let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32])?);

@@ -1,7 +1,8 @@
-//! `shared`: calls of every kind of caller beside tonic and tarpc over TCP, on cores that other programs use too.
+//! The `shared` subcommand: calls from every kind of caller, next to tonic and tarpc over TCP, on cores that other programs
+//! use too.
 //!
 //! There are no floors, because a floor polls and would measure the scheduler. Drift is not detected, because busy loops
-//! look like it.
+//! look like drift.
 
 use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -23,7 +24,7 @@ use serde_json::json;
 use std::time::Duration;
 use trunkline_testkit::output;
 
-/// Payload bytes in each direction.
+/// Payload in each direction, in bytes.
 const SIZE: usize = 64;
 /// Numbers of calls in flight.
 const OUTSTANDING: [usize; 2] = [1, 32];
@@ -54,7 +55,7 @@ struct System {
     figures: [Vec<Figures>; 2],
 }
 
-/// Results of one system with one number of calls in flight: medians of the repetitions.
+/// Results of one system with one number of calls in flight, as medians over the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     system: String,
@@ -87,7 +88,8 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
         &mut systems,
         |system| system.name.clone(),
         |system| {
-            // Pinning lasts as long as the thread and is inherited by child processes, so each measurement has a new thread.
+            // Pinning lasts as long as the thread, and child processes inherit it. Each measurement therefore runs in a new
+            // thread.
             let measured = std::thread::scope(|scope| {
                 let measured = scope.spawn(|| wanted.measure(system, link, cores)).join();
                 measured.unwrap_or_else(|_| Err("the measurement panicked".to_owned().into()))
@@ -139,7 +141,7 @@ impl Shared {
     }
 }
 
-/// Returns the figures of all systems with each number of calls in flight.
+/// Returns the figures of all systems for each number of calls in flight.
 fn rows(systems: &[System]) -> Vec<Row> {
     let rows = systems.iter().flat_map(|System { name, figures, .. }| {
         OUTSTANDING.iter().zip(figures).map(move |(&outstanding, all)| (name, outstanding, OfPeer::of(all)))

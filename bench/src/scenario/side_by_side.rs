@@ -1,7 +1,7 @@
-//! `table`: calls over both links beside other systems and the floors, as one table in Markdown.
+//! The `table` subcommand: calls over both links, other systems and the floors in one Markdown table.
 //!
-//! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the
-//! other, so that slow changes of the machine affect all rows alike.
+//! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the other,
+//! so that slow changes of the machine affect all rows alike.
 
 use crate::calls::nodes::LinkFlag;
 use crate::cli::SideBySide;
@@ -24,16 +24,16 @@ use std::time::SystemTime;
 use trunkline_testkit::output;
 use trunkline_transport::utc;
 
-/// Payload bytes in each direction.
+/// Payload in each direction, in bytes.
 const SIZE: usize = 64;
-/// Calls in flight when rates are measured.
+/// Number of calls in flight when rates are measured.
 const OUTSTANDING: usize = 32;
 
 /// The figures of one system.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     system: String,
-    /// Medians of the repetitions.
+    /// Median of the repetitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_p50_ns: Option<Spread>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ pub(crate) fn measure(wanted: &SideBySide) -> Result<(), Failure> {
 }
 
 impl OfLink {
-    /// Returns the reasons for missing figures of other systems, reasons for missing times first.
+    /// Returns the reasons for missing figures of other systems. Reasons for missing times take precedence.
     fn skipped(&self) -> BTreeMap<String, String> {
         let all = self.rate.iter().chain(&self.latency);
         all.flat_map(|results| results.peers_skipped.clone()).collect()
@@ -135,7 +135,7 @@ impl OfLink {
         }
     }
 
-    /// Returns a row with both figures for each other system.
+    /// Returns one row per other system, with both figures.
     fn peers(&self) -> Vec<Row> {
         let (Some(latency), Some(rate)) = (&self.latency, &self.rate) else { return Vec::new() };
         let names: BTreeSet<_> = latency.peers.keys().filter(|name| rate.peers.contains_key(*name)).collect();
@@ -149,7 +149,7 @@ impl OfLink {
     }
 }
 
-/// Returns the rows: calls, other systems by name, floors.
+/// Returns the rows in order: calls, other systems by name, floors.
 fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
     let mut rows = vec![udp.calls("Trunkline, UDP"), shm.calls("Trunkline, shared memory")];
     rows.extend(udp.peers());

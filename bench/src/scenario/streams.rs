@@ -1,4 +1,4 @@
-//! Items of streams next to unary calls, many open streams, and a large upload.
+//! Items of streams compared with unary calls, many open streams, and a large upload.
 
 use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoLocal;
@@ -21,11 +21,11 @@ use std::time::Instant;
 use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
 
-/// Bytes of an item or of a call's payload.
+/// Size of an item, or of a call's payload, in bytes.
 const ITEM: usize = 64;
-/// Calls in flight at a time when chunks of the upload are sent.
+/// Number of calls in flight when they carry the chunks of the upload.
 const CHUNKS_OUTSTANDING: u32 = 4;
-/// Calls in flight at a time.
+/// Number of calls in flight.
 const OUTSTANDING: u32 = 32;
 /// Number of items measured for each call.
 const ITEMS_PER_CALL: u64 = 4;
@@ -33,25 +33,25 @@ const ITEMS_PER_CALL: u64 = 4;
 /// Load of the streams, and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Streams {
-    /// Items of 64 bytes through each kind of stream, in each repetition.
+    /// Number of 64-byte items sent through each kind of stream in each repetition.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1000..=1_000_000_000))]
     items: u64,
     /// Number of repetitions of items and calls, in turn.
     #[arg(long, value_name = "TIMES", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
-    /// Streams that are open at once, in both directions.
+    /// Number of streams that are open at once, in both directions.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     open: u32,
-    /// MiB that are uploaded in chunks, by a stream and by unary calls.
+    /// Size of the upload in MiB. A stream and unary calls send it in chunks.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     upload: u64,
-    /// KiB of a chunk of the upload.
+    /// Size of a chunk of the upload, in KiB.
     #[arg(long, value_name = "KIB", default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     chunk: u64,
-    /// Path of the packets; with `process`, memory includes client and server.
+    /// Path of the packets. With `process`, memory includes client and server.
     #[arg(long, value_enum, default_value_t = LinkFlag::Auto)]
     link: LinkFlag,
-    /// Cores of client and server, like `0,1`, or `off`.
+    /// Cores of client and server, such as `0,1`, or `off`.
     #[arg(long, value_name = "CORES")]
     pin: Option<Pin>,
     #[command(flatten)]
@@ -77,30 +77,30 @@ struct Rate {
     shape: &'static str,
     /// Items or calls per second.
     per_s: Spread,
-    /// Multiple of the rate of calls in the same repetition.
+    /// The rate relative to the rate of calls in the same repetition.
     of_calls: Spread,
 }
 
-/// Memory of many open streams.
+/// Memory used by many open streams.
 #[derive(Debug, Serialize)]
 struct Open {
     streams: u32,
-    /// Time to open all streams, one after the other, and exchange an item on each.
+    /// Time for which all streams are opened, one after the other, and exchange an item each.
     seconds: f64,
-    /// Growth of a side per stream when the streams are idle; of both sides if they share a process.
+    /// Growth of one side's memory per idle stream, or of both sides if they share a process.
     client_bytes_each: u64,
     server_bytes_each: u64,
 }
 
-/// Rate and memory of a large upload.
+/// Rate of a large upload, and its memory.
 #[derive(Debug, Serialize)]
 struct Upload {
     bytes: u64,
     chunk_bytes: u64,
     bytes_per_s: f64,
-    /// Rate of unary calls with the same chunks, [`CHUNKS_OUTSTANDING`] in flight.
+    /// Rate of unary calls that carry the same chunks, [`CHUNKS_OUTSTANDING`] in flight.
     calls_bytes_per_s: f64,
-    /// Growth of memory at its peak.
+    /// Peak growth of memory.
     client_grown_bytes: u64,
     server_grown_bytes: u64,
 }
@@ -114,13 +114,13 @@ pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     let (link, _) = Session::link(streams.link, &streams.nodes, streams.output.quiet)?;
     let streams = &Streams { link, ..streams.clone() };
     let cores = Pin::cores(streams.pin)?;
-    // The upload comes first, before anything else has grown the processes.
+    // The upload comes first, before other measurements have grown the processes.
     scenario.bar.set_message("upload");
     let upload =
         on_session(streams, cores, |session| upload(session, streams.upload << 20, streams.chunk << 10))?;
     scenario.bar.set_message("open streams");
     let open = on_session(streams, cores, |session| open(session, streams.open))?;
-    // Calls come first in each repetition, between new nodes.
+    // Each repetition starts with calls. Each measurement uses new nodes.
     let mut points = SHAPES.map(|shape| (shape, Vec::new()));
     let mut session = None;
     let name = |(shape, _): &(Shape, Vec<f64>)| shape.name().to_owned();
@@ -218,7 +218,7 @@ where
     ended.map_err(|status| status.to_string())
 }
 
-/// Returns the items or calls per second.
+/// Returns the number of items or calls per second.
 #[expect(clippy::cast_precision_loss, reason = "counts stay far below 2^52")]
 fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, String> {
     let (server, items) = (session.client().server(), streams.items);
@@ -316,7 +316,7 @@ fn upload(session: &Session, bytes: u64, chunk_bytes: u64) -> Result<Upload, Str
     Ok(Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes })
 }
 
-/// Opens streams. Each exchanges an item at the start, and another when all are open.
+/// Opens streams. Each exchanges an item when it is opened, and another when all are open.
 fn open(session: &Session, streams: u32) -> Result<Open, String> {
     let client = FeedClient::connect(session.node(), session.client().server());
     let client = client.map_err(|status| status.to_string())?;

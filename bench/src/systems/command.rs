@@ -1,4 +1,4 @@
-//! Runs another project's program on a core, for a limited time, and no longer than this program.
+//! Runs another project's program on a core, for a limited time, and kills it when this program ends.
 
 use crate::meter::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time for a server to start listening before its client starts. None of these programs reports that it listens.
+/// Time that a server has to start listening before its client starts. These programs do not report that they listen.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
-/// Maximum length of a line that is read from a program, in bytes.
+/// Maximum length of a line read from a program, in bytes.
 const LINE: u64 = 1 << 16;
 
 /// A running program, which is killed when this value is dropped.
@@ -21,7 +21,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts a program on a core. Both of its outputs are read line by line.
+    /// Starts a program on a core. Both of its output streams are read line by line.
     ///
     /// # Errors
     /// Returns an error if the program is not installed or does not start.
@@ -65,7 +65,7 @@ impl Running {
     /// Waits for the first line that `parse` accepts.
     ///
     /// # Errors
-    /// Fails with the last line if the program ends without a match, or if it takes longer than `limit`.
+    /// Fails with the last line if the program exits without a match, or if this takes longer than `limit`.
     pub(super) fn first<T>(
         &mut self,
         limit: Duration,
@@ -93,7 +93,7 @@ impl Running {
         }
     }
 
-    /// Waits up to `limit` for the program to end by itself, so that it can clean up.
+    /// Waits up to `limit` for the program to exit by itself, so that it can clean up.
     pub(super) fn end(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         while Instant::now() < until && self.child.try_wait().is_ok_and(|status| status.is_none()) {
@@ -104,7 +104,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Most programs have ended already.
+        // Most programs have already exited.
         let _ended = self.child.kill();
         let _status = self.child.wait();
     }

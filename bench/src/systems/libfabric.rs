@@ -1,4 +1,4 @@
-//! `fi_pingpong` over libfabric's TCP provider. It reports means only, and may not end by itself.
+//! `fi_pingpong` over libfabric's TCP provider. It reports only means, and may not exit by itself.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Round trips of a run. The program has no option for a duration.
+/// Number of round trips per run. The program has no option for a duration.
 const TRIPS: u32 = 200;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,7 +35,8 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     Ok(Figures { mean_ns: Some(half_us * 2e3), per_s: Some(5e5 / half_us), ..Figures::default() })
 }
 
-/// Parses half a round trip from a row. Columns: bytes, sent, acknowledged, total, time, MB/s, us, millions of transfers per second.
+/// Parses half the round-trip time from a row. The columns are bytes, sent, acknowledged, total, time, MB/s, us, and
+/// millions of transfers per second.
 fn half_us(line: &str) -> Option<f64> {
     let columns = line.split_whitespace().collect::<Vec<_>>();
     let &[_, sent, _, _, _, _, us, _] = &columns[..] else { return None };

@@ -1,4 +1,5 @@
-//! Other systems with the same exchanges, for `--peers`. Each runs in every repetition, between two samples of the cache line.
+//! Other systems that perform the same exchanges, for `--peers`. Each runs in every repetition, between two samples of the
+//! cache line.
 //!
 //! | file | what it runs |
 //! |---|---|
@@ -6,7 +7,7 @@
 //! | `ucx` | `ucx_perftest`, if it is installed |
 //! | `libfabric` | `fi_pingpong`, if it is installed |
 //! | `perftest` | `ib_send_lat` and `ib_send_bw`, if they are installed and there is a NIC |
-//! | `command` | any program, on a core, with a time limit, read line by line |
+//! | `command` | any program, on a core and with a time limit, whose output is read line by line |
 
 mod command;
 pub(crate) mod figures;
@@ -27,7 +28,7 @@ pub(crate) use program::{Peer, Peers};
 /// One system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
-    /// Name in tables and in JSON.
+    /// Name used in tables and in JSON.
     pub(crate) name: String,
     way: Way,
 }
@@ -42,7 +43,7 @@ enum Way {
 }
 
 impl System {
-    /// Returns all systems. Builds the program with the systems in Rust, unless `named` is its path.
+    /// Returns all systems. Builds the program that runs the Rust systems, unless `named` is its path.
     ///
     /// # Errors
     /// Returns an error if the program cannot be built or run.
@@ -85,7 +86,7 @@ fn sides(cores: Option<Cores>) -> (Option<usize>, Option<usize>) {
     (cores.map(|cores| cores.client), cores.map(|cores| cores.server))
 }
 
-/// Returns a TCP port of the loopback interface that was free a moment ago.
+/// Returns a TCP port on the loopback interface that was free a moment ago.
 fn free_port() -> Result<u16, String> {
     let named = |error: std::io::Error| format!("cannot find a free port: {error}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(named)?;

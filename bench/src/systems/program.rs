@@ -1,4 +1,5 @@
-//! `trunkline-bench-peers`: systems in Rust, in a program outside the workspace, so that the workspace does not compile them.
+//! `trunkline-bench-peers`, which runs the Rust systems. It is outside the workspace, so that the workspace does not compile
+//! these systems.
 
 use super::command::Running;
 use crate::floors::Shape;
@@ -23,13 +24,13 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Maximum number of distinct times that the program may report.
 const MOST_TIMES: usize = 1 << 20;
 
-/// Choice of the systems in Rust, in scenarios that measure them by default.
+/// Choice of the Rust systems, in scenarios that measure them by default.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Peers {
-    /// Do not measure other systems, tonic and tarpc. The first time, cargo builds them, which takes some minutes.
+    /// Do not measure the other systems, tonic and tarpc. The first run builds them with cargo, which takes some minutes.
     #[arg(long)]
     no_peers: bool,
-    /// The program with the systems in Rust, where these sources are not: bench/peers, built.
+    /// Built program of bench/peers, which runs the Rust systems. Needed where these sources are missing.
     #[arg(long, value_name = "FILE", conflicts_with = "no_peers")]
     peers_program: Option<PathBuf>,
 }
@@ -49,7 +50,7 @@ impl Peers {
     }
 }
 
-/// A system of the program.
+/// A system run by the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     program: PathBuf,
@@ -65,7 +66,7 @@ struct Line {
     per_s: f64,
 }
 
-/// Returns the system's name in tables.
+/// Returns the name of the system for tables.
 fn name(word: &str) -> String {
     match word.split_once('-') {
         Some((system, "tcp")) => format!("{system}, TCP"),
@@ -75,7 +76,7 @@ fn name(word: &str) -> String {
     }
 }
 
-/// Returns the program: built if its sources exist, otherwise the file next to this program.
+/// Returns the path of the program. It is built if its sources exist; otherwise the file next to this program is used.
 fn built() -> Result<PathBuf, String> {
     let sources = Path::new(SOURCES);
     let manifest = sources.join("Cargo.toml");
@@ -147,7 +148,7 @@ impl Peer {
         figures(&run(command, shape.measured)?)
     }
 
-    /// Measures what the system uses at a rate of calls, and with idle connections.
+    /// Measures the resource usage of the system at a call rate and with idle connections.
     ///
     /// # Errors
     /// Returns an error if there is no result.
@@ -167,7 +168,7 @@ impl Peer {
     }
 }
 
-/// Runs the program, and returns the line with its result.
+/// Runs the program and returns the line with its result.
 fn run(mut command: Command, measured: Duration) -> Result<String, String> {
     command.args(["--seconds", &measured.as_secs_f64().to_string()]);
     let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());

@@ -1,5 +1,5 @@
-//! `ucx_perftest`: UCP's tag matching between two processes. Its latency is half a round trip. Its rate and bandwidth count
-//! messages in one direction, with the same number of sends in flight.
+//! `ucx_perftest`, which measures UCP's tag matching between two processes. Its latency is half a round trip. Its rate and
+//! bandwidth count messages in one direction, with the same number of sends in flight.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -10,16 +10,16 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Iterations of the trial run, which measures the duration of one iteration.
+/// Number of iterations of the trial run, which measures the duration of one iteration.
 const TRIAL: u64 = 1000;
 /// Maximum number of iterations of a run.
 const MOST: f64 = 5e7;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One line of the CSV output: half round trips or sends.
+/// One line of the CSV output, about half round trips or sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
-    /// Percentile of the requested rank.
+    /// The requested percentile.
     percentile_us: f64,
     mean_us: f64,
     per_s: f64,
@@ -78,8 +78,8 @@ fn run(
     Running::start(&mut command, client)?.first(shape.measured * 2 + PATIENCE, row)
 }
 
-/// Parses the columns: iterations; percentile, mean and overall time in us; mean and overall MB/s; mean and overall
-/// messages per second.
+/// Parses a line. The columns are iterations; percentile, mean and overall time in us; mean and overall MB/s; mean and
+/// overall messages per second.
 fn row(line: &str) -> Option<Row> {
     let columns = line.split(',').map(|column| column.trim().parse().ok()).collect::<Option<Vec<f64>>>()?;
     let &[_, percentile_us, mean_us, _, _, _, _, per_s] = &columns[..] else { return None };

@@ -1,4 +1,5 @@
-//! Measurements between nodes, each a process on a separate address: patterns, lost nodes, refusals. No test checks a time.
+//! Measurements between nodes, each a process with a separate address: patterns, lost nodes, rejected requests. No test
+//! checks a time.
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -52,7 +53,7 @@ fn short(hosts: &[Host]) -> Output {
     run(hosts, "--pattern ring --seconds 0.1 --repetitions 1").output().expect("it runs")
 }
 
-/// Starts a coordinator, and returns when its nodes are busy and refuse another one.
+/// Starts a coordinator. Returns once its nodes are busy and reject another coordinator.
 fn at_work(hosts: &[Host], rest: &str) -> Child {
     wait_until("nodes at work", PATIENCE, || {
         let mut coordinator = run(hosts, rest).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -115,7 +116,7 @@ fn strict_run_has_exit_code_of_verdict() {
     let options = "--pattern pairs --seconds 0.1 --repetitions 1 --size 1 --strict";
     let output = run(&hosts, &format!("{options} --json {}", path.display())).output().expect("it runs");
     let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
-    // Usually TCP has the higher goodput of one-byte payloads. No test checks a rate.
+    // TCP usually has the higher goodput with one-byte payloads. No test checks a rate.
     let passed = json["comparison"]["verdict"]["passed"].as_bool().expect("a verdict");
     assert_eq!(output.status.code(), Some(if passed { 0 } else { 4 }), "{}", told(&output));
     assert_eq!(passed, !told(&output).contains("all: failed: goodput"), "{}", told(&output));
@@ -129,7 +130,7 @@ fn nodes_are_freed_after_coordinator_is_killed() {
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);
     let mut coordinator = at_work(&hosts, "--pattern ring --seconds 600");
-    // A run that one node refuses leaves the others free.
+    // A run that one node rejects does not occupy the others.
     idle.push(hosts.remove(0));
     let refused = short(&idle);
     assert!(told(&refused).contains("another run"), "{}", told(&refused));

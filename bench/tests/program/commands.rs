@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use trunkline_testkit::{Folder, on_small_file_system, wait_until};
 
-/// Keys of every result.
+/// Keys contained in every result.
 const ALWAYS: [&str; 3] = ["rtt_p50_ns", "rtt_p99_ns", "floor_p50_ns"];
 
 fn program(line: &str) -> Command {
@@ -32,7 +32,8 @@ fn results(line: &str) -> (Value, String) {
     (json, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the program briefly, and returns its JSON. Other tests use the same cores at the same time, so nothing is pinned.
+/// Runs the program briefly and returns its JSON. Threads are not pinned, because other tests use the same cores at the same
+/// time.
 fn json(line: &str) -> Value {
     results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }
@@ -65,7 +66,7 @@ fn table_has_both_links_other_systems_and_floors() {
         peers.display(),
         path.display()
     );
-    // Hide installed systems, which would only take time.
+    // Installed systems are hidden, because they would only take time.
     let output = program(&line).env("PATH", folder.path()).output().expect("the program runs");
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{error}");
@@ -181,7 +182,7 @@ fn open_loop_call_rate_is_bounded_by_arrivals() {
     let _alone = crate::alone();
     let point = json("latency --arrivals 500 --outstanding 4 --link process");
     let per_s = point["calls"]["per_s"]["median"].as_f64().expect("a rate");
-    // An open loop never makes more calls than are due.
+    // An open loop does not make more calls than are scheduled.
     assert!(per_s > 0.0 && per_s < 2000.0, "{per_s}");
 }
 
@@ -209,7 +210,7 @@ fn results_are_printed_although_disk_is_full() {
     let mut command =
         program("latency --link process --size 8,64,1K --pin off --seconds 0.1 --repetitions 1");
     command.arg("--json").arg(&path);
-    // The results of three points do not fit one page.
+    // The results of three points do not fit into the one page of the file system.
     let Some(mut command) = on_small_file_system(folder.path(), 4, &command) else {
         eprintln!("skip: this host allows no mounts in user namespaces");
         return;
@@ -225,7 +226,7 @@ fn results_are_printed_although_disk_is_full() {
 fn rest_and_shared_announce_or_omit_build_of_other_systems() {
     let _alone = crate::alone();
     for line in [
-        // Shared memory has no room for 501 idle sessions, which leaves one point.
+        // Shared memory has no room for 501 idle sessions, so one point remains.
         "rest --rates 0 --sessions 501 --link shm --seconds 0.1",
         "shared --pin off --repetitions 1 --seconds 0.05",
     ] {
@@ -270,7 +271,7 @@ fn streams_have_rates_and_memory() {
     for (part, side) in [("upload", "client_grown_bytes"), ("open", "server_bytes_each")] {
         assert!(results[part][side].is_u64(), "{results}");
     }
-    // A MiB is 10.24 chunks.
+    // One MiB is 10.24 chunks.
     let (bytes, streams) = (&results["upload"]["bytes"], &results["open"]["streams"]);
     assert_eq!((bytes, streams), (&(11 * 100 * 1024).into(), &20.into()));
     assert_stamped(&results);

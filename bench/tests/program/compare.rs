@@ -1,4 +1,4 @@
-//! `compare` as a program: exit codes and hostile files.
+//! `compare` as a program: exit codes and invalid files.
 
 use serde_json::{Value, json};
 use std::path::Path;
@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("its name is text")
 }
 
-/// Writes files of two runs. Calls of the second take a multiple of the time.
+/// Writes the files of two runs. The call times of the second run are a multiple of the first.
 fn files(folder: &Folder, times: f64) -> [std::path::PathBuf; 2] {
     [("before.json", 1.0), ("after.json", times)].map(|(name, times)| {
         let calls = [10.0, 11.0, 10.5, 10.2, 10.8].map(|us| us * times);

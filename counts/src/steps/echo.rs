@@ -1,4 +1,4 @@
-//! The called services. Their generated stubs count like the stubs of any program.
+//! The called services. Their generated stubs are counted like the stubs of any program.
 
 use trunkline::{Bytes, Status, Stream, Streaming};
 

@@ -1,13 +1,13 @@
-//! Counter of the traffic of a link.
+//! Counters for the traffic on a link.
 //!
-//! Each node's link has an observer. The stepping program queries the observer for nodes with something to receive, so that
-//! no turn is empty.
+//! Each node's link has an observer. The stepping program queries the observers to find nodes with packets to receive, so
+//! that no turn is empty.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use trunkline_softrdma::link::{Datagram, LinkObserver};
 
-/// Traffic that one node has sent and received.
+/// Traffic sent and received by one node.
 #[derive(Debug, Default)]
 pub(crate) struct Passed {
     datagrams: AtomicU64,
@@ -17,22 +17,22 @@ pub(crate) struct Passed {
 }
 
 impl Passed {
-    /// Returns the number of sent datagrams.
+    /// Returns the number of datagrams sent.
     pub(crate) fn datagrams(&self) -> u64 {
         self.datagrams.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of sent bytes, from BTH to ICRC.
+    /// Returns the number of bytes sent, from BTH to ICRC.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of received datagrams.
+    /// Returns the number of datagrams received.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Takes the longest datagram since the last call.
+    /// Takes the longest datagram sent since the last call.
     pub(crate) fn take_longest(&self) -> Vec<u8> {
         std::mem::take(&mut self.longest.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | `world` | the nodes, and the order of their turns |
 //! | `echo`, `program` | the services, their handlers, and the tasks that call them |
-//! | `meter` | the traffic of the links |
+//! | `meter` | counters for the traffic on the links |
 //!
 //! `cargo counts` runs the program under callgrind, which collects between [`begin`] and [`end`] and within the turns of one
-//! side. The program prints the counts that callgrind does not have.
+//! side. The program prints the counts that callgrind does not provide.
 
 mod echo;
 mod meter;
@@ -22,12 +22,12 @@ use trunkline_roce::wire::Bth;
 use trunkline_testkit::{CountingAllocator, Folder};
 use world::World;
 
-/// Allocator that counts the allocations of the program. Its own instructions are not counted.
+/// Allocator that counts the program's allocations. Its own instructions are not counted.
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Number of calls, or an eighth of the number of stream items, before counting begins. By then buffers have their final size,
-/// method numbers are known, and the pollers have taken over the work of their cards.
+/// Number of calls made before counting begins; for streams, an eighth of the number of items. After it, buffers have their
+/// final size, method numbers are known, and the pollers have taken over the work of their cards.
 const WARM_UP: u64 = 2560;
 
 /// Settings of one run of the program.
@@ -36,23 +36,23 @@ pub(crate) struct Steps {
     /// The link between the nodes.
     #[arg(value_enum)]
     pub(crate) linked: Linked,
-    /// Calls or streams in flight at a time.
+    /// Number of calls or streams in flight.
     pub(crate) outstanding: u32,
-    /// Calls that are counted. For streams, eight times as many items are counted, and of large calls one in sixteen.
+    /// Number of calls to count. For streams, eight times as many items are counted; for large calls, one in sixteen.
     pub(crate) calls: u64,
-    /// The programs that call and serve.
+    /// The calling and the serving program.
     #[arg(value_enum, default_value_t)]
     pub(crate) shape: Shape,
 }
 
-/// The program's own counts, for one side.
+/// Counts that the program itself collects for one side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SideTotals {
     pub(crate) turns: u64,
     pub(crate) allocations: u64,
     pub(crate) datagrams: u64,
     pub(crate) bytes: u64,
-    /// Bytes before the payload in the longest frame: of one message, or of a bundle without the payload of one message.
+    /// Bytes before the payload in the longest frame. For a bundle, all bytes except one message's payload.
     pub(crate) header_bytes: u64,
 }
 
@@ -80,7 +80,8 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let calls = world.exchange(steps.shape.counted(steps.calls))?;
     end();
     let (after, longest) = (world.tallies(), world.longest());
-    // With shared memory, no packets pass the link; headers are the same on any link. A reader of a stream sends no payload.
+    // With shared memory, packets do not pass through the link; headers are the same on any link. The reader of a stream
+    // sends no payload.
     let header = |at: usize| match steps.linked {
         _ if steps.shape.streams() || steps.shape.is_large() => Ok(0),
         Linked::Shm => Ok(0),
@@ -99,7 +100,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     Ok(Totals { calls, stalls: world.stalls - stalls, client: totals(0), server: totals(1) })
 }
 
-/// Returns the bytes of a message before its payload, from the datagram that carries the whole message.
+/// Returns the number of bytes before a message's payload, from the datagram that carries the whole message.
 fn header_bytes(datagram: &[u8]) -> Option<usize> {
     const BTH_XRCETH_BYTES: usize = 12 + 4;
     const ICRC_BYTES: usize = 4;
@@ -107,13 +108,13 @@ fn header_bytes(datagram: &[u8]) -> Option<usize> {
     datagram.len().checked_sub(BTH_XRCETH_BYTES + PAYLOAD_BYTES + pad + ICRC_BYTES)
 }
 
-/// Begins the counting: callgrind resets its counts on entry to this function.
+/// Begins counting. Callgrind resets its counts on entry to this function.
 #[inline(never)]
 fn begin() {
     mark(black_box(marks::BEGIN));
 }
 
-/// Ends the counting: callgrind writes its counts on entry to this function.
+/// Ends counting. Callgrind writes its counts on entry to this function.
 #[inline(never)]
 fn end() {
     mark(black_box(marks::END));

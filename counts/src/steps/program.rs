@@ -1,4 +1,4 @@
-//! The measured program: the handler, and tasks that call it. Their cost is not counted for any layer.
+//! The handler, and the tasks that call it. Their cost is not attributed to any layer.
 
 use super::echo::{Echo, EchoClient, EchoLocal, Feed, FeedLocal};
 use crate::side::Shape;
@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streaming};
 
-/// The handler.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     /// True if the handler yields once.
@@ -26,10 +25,10 @@ impl Echo for Mirror {
     }
 }
 
-/// The handler of streams.
+/// The handler for streams.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Counts the items that are read.
+    /// Counts the items read.
     pub(crate) items: Arc<Calls>,
 }
 
@@ -55,7 +54,7 @@ impl<T> Stream for Payloads<T> {
     }
 }
 
-/// Counts the items of a stream, which does not end unless something fails.
+/// Counts the items of a stream. The stream ends only on a failure.
 async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     while let Ok(Some(item)) = items.message().await {
         if item[..] != *Shape::Plain.payload() {
@@ -74,7 +73,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Returns the number of calls that have returned their payload, or of stream items that were read.
+    /// Returns the number of calls that have returned their payload, or of stream items that have been read.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -85,11 +84,11 @@ impl Calls {
     }
 }
 
-/// Starts `tasks` tasks on the node's pollers, in turn. Each makes one call after another, or opens an endless stream.
+/// Starts `tasks` tasks, distributed over the node's pollers. Each makes one call after another, or opens an endless stream.
 pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for (_, poller) in (0..tasks).zip((0..shape.pollers()).cycle()) {
         let (calls, poller) = (Arc::clone(calls), PollerIndex(poller));
-        // The task continues although its handle is dropped.
+        // The task continues after its handle is dropped.
         match shape {
             Shape::ServerStream | Shape::ClientStream => {
                 drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
@@ -124,7 +123,7 @@ impl Wake for Woken {
 }
 
 impl Outside {
-    /// Creates callers of one channel. Each makes one call after another.
+    /// Creates callers that share one channel. Each makes one call after another.
     pub(crate) fn new(node: &Node, server: SocketAddr, callers: u32, calls: &Arc<Calls>) -> Self {
         let client = EchoClient::new(node.channel(server));
         let caller = || {
@@ -141,7 +140,7 @@ impl Outside {
         self.0.iter().any(|caller| caller.woken.0.load(Ordering::Relaxed))
     }
 
-    /// Polls the callers that were woken. They end only if a call fails.
+    /// Polls the callers that were woken. A caller ends only if a call fails.
     pub(crate) fn poll(&mut self) {
         for OutsideCaller { calls, woken, waker } in &mut self.0 {
             if woken.0.swap(false, Ordering::Relaxed) {
@@ -187,7 +186,7 @@ async fn repeat(context: PollerContext, shape: Shape, server: SocketAddr, calls:
 async fn stream(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
     if let Ok(client) = FeedLocal::connect(&context, server) {
         if shape == Shape::ClientStream {
-            // The call returns only if something fails.
+            // The call returns only on a failure.
             let _ended = client.upload(Payloads(|payload| payload)).await;
         } else if let Ok(items) = client.watch().await {
             read(items, &calls).await;

@@ -6,8 +6,9 @@
 //!              datagrams have arrived for it, or a task or a command waits
 //! ```
 //!
-//! During an exchange, a poller therefore always has work: no turn is empty, and no poller goes to sleep. Time is virtual, and
-//! moves by [`STEP_NS`] with each turn. With shared memory the pollers take turns, because only they can see messages.
+//! During an exchange, a poller therefore always has work: no turn is empty, and no poller goes to sleep. Time is virtual
+//! and moves by [`STEP_NS`] with each turn. With shared memory, the pollers take turns, because only pollers can see
+//! messages.
 
 use super::echo::{EchoServer, FeedServer};
 use super::meter::Passed;
@@ -28,14 +29,15 @@ use trunkline_testkit::{CountingAllocator, Stepped, Task, certificate, fresh_ip}
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// Seed of all randomness.
+/// Seed for all random numbers.
 const SEED: u64 = 0x7472_756e_6b6c_696e;
-/// Duration of a turn.
+/// Virtual duration of a turn, in nanoseconds.
 const STEP_NS: u64 = 1_000;
-/// Maximum number of turns in which a call must be answered.
+/// Maximum number of turns until a call is answered.
 const MOST_TURNS: u64 = 1_000_000;
 /// Interval between turns of connection managers and cards during an exchange, in turns of pollers. A poller that has just
-/// woken leaves its card's work to the card for a few polls. A card with a turn before each of these would take the arrivals.
+/// woken leaves its card's work to the card for a few polls. If the card had a turn before each of these polls, it would
+/// take the arrivals.
 const OTHERS_EVERY: u64 = 64;
 /// Port of the server.
 const PORT: u16 = 7471;
@@ -52,7 +54,7 @@ struct SideNode {
     turn: usize,
     /// Callers outside pollers. Their polls count towards the side's turns.
     outside: Outside,
-    /// Work of the node's turns so far.
+    /// Work in the node's turns so far.
     tally: SideTotals,
 }
 
@@ -76,8 +78,8 @@ impl SideNode {
         }
     }
 
-    /// Returns the next poller: one that has something to do, or else the one after the last. With several pollers, the
-    /// recipient of an arrival is unknown, so a poller may find nothing.
+    /// Returns the next poller that has something to do, or else the next one in order. With several pollers, the recipient
+    /// of an arrival is unknown, so the poller may find nothing.
     fn next_poller(&self) -> Option<usize> {
         let count = self.pollers.len();
         let mut order = (1..=count).map(|after| (self.turn + after) % count);
@@ -109,7 +111,7 @@ impl SideNode {
     }
 }
 
-/// Gives a node at this address an identity, so that all sessions of the node are encrypted.
+/// Gives a node at this address an identity. All sessions of the node are then encrypted.
 fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
     let [chain, key, root] = certificate(address);
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;
@@ -127,14 +129,14 @@ pub(crate) struct World {
     others: Vec<Task>,
     calls: Arc<Calls>,
     heap: &'static CountingAllocator,
-    /// Number of times that no poller had anything to do during an exchange, so that time had to pass.
+    /// Number of times that time had to pass during an exchange because no poller had work.
     pub(crate) stalls: u64,
     /// Side whose poller had the last turn of an exchange.
     last: Option<Side>,
 }
 
 impl World {
-    /// Starts both nodes and the tasks that call.
+    /// Starts both nodes and the calling tasks.
     ///
     /// # Errors
     /// Returns an error if a node does not start.
@@ -188,7 +190,7 @@ impl World {
         Err(format!("no call has come back in {MOST_TURNS} turns, or not by the link that is asked for"))
     }
 
-    /// Returns true if the nodes exchange all packets through memory.
+    /// Returns true if the nodes exchange all packets through shared memory.
     fn is_in_memory(&self) -> bool {
         self.places.iter().all(|place| {
             let paths = place.node.as_ref().map(|node| node.report().paths).unwrap_or_default();
@@ -196,7 +198,7 @@ impl World {
         })
     }
 
-    /// Returns the work of both sides' turns so far, client first.
+    /// Returns the work in both sides' turns so far, client first.
     pub(crate) fn tallies(&self) -> [SideTotals; 2] {
         [0, 1].map(|at| {
             let SideNode { tally, passed, .. } = &self.places[at];
@@ -209,7 +211,8 @@ impl World {
         [0, 1].map(|at| self.places[at].passed.take_longest())
     }
 
-    /// Steps the pollers until the given number of further calls is done. Returns the number of calls done.
+    /// Steps the pollers until the given number of further calls has completed. Returns the number of calls completed, which
+    /// may be larger.
     ///
     /// # Errors
     /// Fails if calls fail or do not end.
@@ -248,14 +251,15 @@ impl World {
         let (own, peer) = (&self.places[side as usize], &self.places[1 - side as usize]);
         let has_arrived = match own.linked {
             Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
-            // Messages in memory are not visible here, so the sides take turns. Each finds the messages of the other's last turn.
+            // Messages in shared memory are not visible here, so the sides take turns. Each side finds the messages from the
+            // other side's last turn.
             Linked::Shm => self.last != Some(side),
         };
         has_arrived || own.outside.is_woken() || own.pollers.iter().any(is_next)
     }
 
-    /// Returns a side with a poller that is awake, although nothing visible is there for it: it copies a large message, or has
-    /// received a packet for another poller. The one that did not have the last turn is first.
+    /// Returns a side with a poller that is awake although no arrival is visible. Such a poller is copying a large message,
+    /// or has received a packet for another poller. The side that did not have the last turn takes precedence.
     fn awake(&self) -> Option<Side> {
         let is_awake =
             |side: &Side| self.places[*side as usize].pollers.iter().any(|poller| !poller.is_asleep());
@@ -288,7 +292,7 @@ impl World {
         self.last = Some(side);
     }
 
-    /// Gives each awake machine a turn. If all sleep, moves time to the next deadline.
+    /// Gives each machine that is awake a turn. If all machines sleep, advances time to the next deadline.
     fn turn_all(&mut self) -> Result<(), String> {
         for place in &mut self.places {
             for (name, make) in place.stepped.take() {
@@ -316,7 +320,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives each awake connection manager and card a turn. Returns true if any was awake.
+    /// Gives each connection manager and card that is awake a turn. Returns true if any was awake.
     fn turn_others(&mut self) -> bool {
         let now = self.now;
         let mut any = false;
@@ -327,7 +331,7 @@ impl World {
     }
 }
 
-/// Returns true if the machine has something to do, apart from arrivals.
+/// Returns true if the machine has work other than arrivals.
 fn is_next(task: &Task) -> bool {
     task.machine.is_due() || (task.is_asleep() && task.machine.is_woken())
 }
@@ -341,8 +345,8 @@ fn turn_if_awake(task: &mut Task, now: Time) -> bool {
     is_awake
 }
 
-/// Runs a turn of the client's poller. Callgrind collects within this function or the next, by name. The argument of
-/// `black_box` keeps the compiler from merging the two.
+/// Runs a turn of the client's poller. Callgrind collects within this function or the next one, selected by name. The
+/// argument of `black_box` prevents the compiler from merging the two.
 #[inline(never)]
 fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     black_box(Side::Client);

@@ -1,1 +1,1 @@
-//! Only a package for tests: the tests need the SDK of OpenTelemetry, which the workspace does not use.
+//! A package only for tests that need the OpenTelemetry SDK, which the workspace does not use.

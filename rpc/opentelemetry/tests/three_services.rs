@@ -1,4 +1,4 @@
-//! A trace of three services, each calling the next, through real spans and an exporter in memory.
+//! A trace across three services, each of which calls the next, with real spans and an in-memory exporter.
 
 use opentelemetry::trace::{
     SpanId, SpanKind, Status as SpanStatus, TraceContextExt as _, TracerProvider as _,
@@ -28,7 +28,7 @@ trait Third {
     async fn fail(&self) -> Result<(), Status>;
 }
 
-/// Calls the second service by a local client, in a separate span.
+/// Calls the second service with a local client, in a separate span.
 struct One(SocketAddr);
 
 impl First for One {
@@ -65,7 +65,7 @@ impl Third for Three {
     }
 }
 
-/// Waits for this number of spans: the last spans end after the reply arrives.
+/// Waits for this number of spans. The last spans end after the reply has arrived.
 fn finished(exporter: &InMemorySpanExporter, count: usize) -> Vec<SpanData> {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
@@ -146,7 +146,7 @@ fn three_services_have_one_trace_with_callers_as_parents() {
         }
     }
 
-    // A call outside of any span begins another trace.
+    // A call outside any span begins a new trace.
     exporter.reset();
     assert_ne!(block_on(client.first()).unwrap(), trace_id);
     finished(&exporter, 8);

@@ -1,10 +1,10 @@
-//! Allocations of a call on both ends, after all buffers have grown to their final size.
+//! Allocations per call on both sides, after all buffers have grown to their final size.
 
 use crate::HEAP;
 use trunkline::{Node, PollerContext, PollerIndex, Status, block_on};
 use trunkline_testkit::fresh_address;
 
-/// A service whose argument and result types own no memory.
+/// A service whose argument and result types own no heap memory.
 #[trunkline::service]
 trait Add {
     async fn add(&self, left: u64, right: u64) -> Result<u64, Status>;
@@ -59,8 +59,8 @@ pub(crate) fn small_call_does_not_allocate() {
 
 fn check(client: &str, counts: &[u64]) {
     eprintln!("{client}: {counts:?} allocations in rounds of {CALLS} calls");
-    // The first round fills buffers. On a busy machine retransmissions and keepalives allocate in some of the
-    // others. The queue of woken tasks allocates a block for every 31 wakes.
+    // The first round fills buffers. On a busy machine, retransmissions and keepalives allocate in some of the other rounds.
+    // The queue of woken tasks allocates one block per 31 wakes.
     let least = counts.iter().min().copied();
     assert!(
         least.is_some_and(|least| least <= CALLS / 20),

@@ -1,4 +1,4 @@
-//! The heap used by decoding, compared with the amount counted for it, for hostile and honest messages.
+//! The heap used by decoding, compared with the amount charged for it, for hostile and honest messages.
 
 use crate::HEAP;
 use serde::de::DeserializeOwned;
@@ -11,10 +11,10 @@ use trunkline::codec::{Bincode, MessagePack};
 use trunkline::fuzz::{decode_within, encode};
 use trunkline_testkit::Random;
 
-/// Memory granted for a hostile message.
+/// Memory granted for a hostile message, in bytes.
 const LIMIT: usize = 8 << 20;
-/// Memory that one collection may reserve before it is counted: 1 MiB of elements in a table with 16/7 places
-/// for each, and the allocations of a refusal.
+/// Memory that one collection may reserve before it is charged: 1 MiB of elements in a table with 16/7 slots per element,
+/// and the allocations of a refusal.
 const NOT_COUNTED: usize = (1 << 20) * 16 / 7 + (64 << 10);
 /// Number of random messages of each type, and their maximum length.
 const MESSAGES: usize = 20;
@@ -42,15 +42,14 @@ enum Tree {
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Id(u64);
 
-/// A value encoded in no bytes.
+/// A value whose encoding is empty.
 #[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 struct Skipped {
     #[serde(skip)]
     wide: [u64; 16],
 }
 
-/// Checks that the heap used by a message is counted, and within the grant. Returns true if the message was
-/// decoded.
+/// Checks that the heap used by a message is charged and does not exceed the grant. Returns true if the message was decoded.
 fn hostile<T: Serialize + DeserializeOwned>(name: &str, message: &[u8]) -> bool {
     let before = HEAP.in_use_bytes();
     HEAP.reset_most();
@@ -66,7 +65,7 @@ fn hostile<T: Serialize + DeserializeOwned>(name: &str, message: &[u8]) -> bool 
     true
 }
 
-/// Returns lengths, tags and small numbers, with random bytes in between.
+/// Returns lengths, tags and small numbers, mixed with random bytes.
 fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
     let length = random.below(LONGEST);
     let byte = |random: &mut Random| match random.below(wild) {
@@ -87,11 +86,11 @@ fn hostile_messages<T: Serialize + DeserializeOwned>(name: &str) {
     let mut random = Random(7);
     let mut decoded = 0;
     for round in 0..MESSAGES {
-        // Later messages have more and more zeros, which are empty values.
+        // Later messages contain more and more zeros, which are empty values.
         let message = random_message(&mut random, 9 + round * round);
         decoded += u64::from(hostile::<T>(name, &message));
     }
-    // A claim of nearly 1 GiB without any content.
+    // A claim of nearly 1 GiB without any contents.
     hostile::<T>(name, &[252, 0, 0, 0, 0x3f]);
     for claimed in [1_u32, 1000, 100_000] {
         for byte in [0, 1] {
@@ -101,7 +100,7 @@ fn hostile_messages<T: Serialize + DeserializeOwned>(name: &str) {
             message.resize(missing + claimed as usize * 2, byte);
             decoded += u64::from(hostile::<T>(name, &message));
             decoded += u64::from(hostile::<T>(name, &message[..missing + claimed as usize]));
-            // A claim of far more bytes than the message has.
+            // A claim of far more bytes than the message contains.
             message.truncate(missing);
             hostile::<T>(name, &message);
         }
@@ -115,7 +114,7 @@ macro_rules! all_hostile {
     };
 }
 
-/// Checks that a value survives, and is not counted as far more than it uses.
+/// Checks that a value round-trips, and that the amount charged is not much more than it uses.
 fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, most_times: usize) {
     let message = encode(value).unwrap();
     let before = HEAP.in_use_bytes();
@@ -125,7 +124,7 @@ fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, mo
     assert!((held..=held * most_times).contains(&counted), "{name}: {held} are held, {counted} counted");
 }
 
-/// Allocations of texts of errors, in bytes.
+/// Allocations for error texts, in bytes.
 const REFUSED: usize = 64 << 10;
 
 /// A type that serde buffers.
@@ -147,7 +146,7 @@ enum Page {
     Full([[u64; 32]; 16]),
 }
 
-/// Checks that the heap used by a value within `levels` lists is counted.
+/// Checks that the heap used by a value nested in `levels` lists is charged.
 fn buffered<T: Serialize + DeserializeOwned>(name: &str, levels: usize, value: &[u8]) {
     let message = [&[0x91].repeat(levels), value].concat();
     let before = HEAP.in_use_bytes();

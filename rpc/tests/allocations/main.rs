@@ -1,6 +1,6 @@
-//! Allocations of calls, and the heap that decoding takes.
+//! Allocations made by calls, and heap used by decoding.
 //!
-//! A separate test binary, because the counting allocator counts for the whole process.
+//! This is a separate test binary, because the counting allocator counts for the whole process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -13,7 +13,7 @@ use trunkline_testkit::CountingAllocator;
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-// One test, because the allocator counts all threads.
+// There is one test only, because the allocator counts for all threads.
 #[test]
 fn allocations_are_counted() {
     decoding::heap_of_decoding_is_counted();

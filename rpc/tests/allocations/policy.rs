@@ -1,4 +1,4 @@
-//! Allocations of decisions about calls.
+//! Allocations made by authorization decisions.
 
 use crate::HEAP;
 use trunkline::policy::{AccessPolicy, PolicyDecision, PolicyPeer};

@@ -1,4 +1,4 @@
-//! Shared by the tests: a pair of nodes, and bounded waits for events.
+//! Parts shared by the tests: a pair of nodes, and bounded waits for events.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,15 +7,15 @@ use trunkline::stub::Service;
 use trunkline::{Bytes, Node, NodeBuilder};
 pub(crate) use trunkline_testkit::{fresh_address, pattern};
 
-/// Long enough for a loaded machine; only a failing test waits for it.
+/// A time limit long enough for a loaded machine. Only a failing test waits this long.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns the builder of a node at a new address.
+/// Returns a builder for a node at a new address.
 pub(crate) fn node() -> NodeBuilder {
     Node::builder().listen(fresh_address())
 }
 
-/// Starts a node that offers a service, and a node to call it.
+/// Starts a node that serves a service, and a node to call it.
 pub(crate) fn pair(service: impl Into<Service>) -> (Node, Node) {
     (node().serve(service).start().unwrap(), node().start().unwrap())
 }
@@ -25,11 +25,11 @@ pub(crate) fn shared_pattern(length: usize, seed: u8) -> Bytes {
     pattern(length, seed).into()
 }
 
-/// Reports events in handlers, from any thread.
+/// Reports events from handlers, on any thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Reporter<T>(Sender<T>);
 
-/// Waits for events.
+/// Receives the reported events.
 #[derive(Debug, Clone)]
 pub(crate) struct Events<T>(Arc<Mutex<Receiver<T>>>);
 

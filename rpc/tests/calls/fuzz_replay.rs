@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus and a short run of mutations of it: frames and values.
+//! Replays the fuzz corpus, and some mutations of it, for frames and values.
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;

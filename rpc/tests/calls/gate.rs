@@ -1,4 +1,4 @@
-//! A gate: futures wait at it until the test opens it.
+//! A gate at which futures wait until the test opens it.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,7 @@ impl Gate {
         self.0.lock().unwrap().arrived
     }
 
-    /// Opens the gate for good.
+    /// Opens the gate permanently.
     pub(crate) fn open(&self) {
         let mut state = self.0.lock().unwrap();
         state.is_open = true;

@@ -1,4 +1,4 @@
-//! Keeps the lines logged by a node.
+//! Collects the lines logged by a node.
 
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -6,10 +6,10 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// The lines of some levels, with their level and fields. Clones share them.
+/// The lines at some levels, with their level and fields. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Logged {
-    /// The least and the most severe level.
+    /// The least and the most severe level collected.
     levels: [Level; 2],
     lines: Arc<Mutex<Vec<String>>>,
 }
@@ -17,16 +17,16 @@ pub(crate) struct Logged {
 impl Logged {
     /// Creates an empty log for lines of this level.
     pub(crate) fn at(level: Level) -> Self {
-        // While only one subscriber exists, the thread that reaches a line first decides for good whether the
-        // line is enabled. A thread of another test has no subscriber and would silence the line. With two
-        // subscribers, `tracing` asks both.
+        // While only one subscriber exists, the first thread that reaches a line decides permanently whether the line is
+        // enabled. A thread of another test has no subscriber and would silence the line. With two subscribers, `tracing`
+        // asks both.
         static OTHER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(Logged { levels: [Level::ERROR; 2], lines: Arc::default() }));
         LazyLock::force(&OTHER);
         Self { levels: [level; 2], lines: Arc::default() }
     }
 
-    /// Returns the lines of all threads of this program from level `INFO` on, from the first use on.
+    /// Returns the lines of all threads of this program at level `INFO` and above, since the first use.
     pub(crate) fn by_all() -> &'static Self {
         static ALL: OnceLock<Logged> = OnceLock::new();
         ALL.get_or_init(|| {

@@ -1,8 +1,8 @@
-//! Calls over real trunks: two nodes in one process, with UDP between them, each at a loopback address that
-//! no other test uses.
+//! Calls over real trunks. Two nodes in one process exchange UDP packets, each at a loopback address that no other test
+//! uses.
 //!
-//! Threads and sockets are real, which callers on foreign threads and `block_on` need. `cargo simulate` tests
-//! calls in virtual time.
+//! Threads and sockets are real, as required for callers on foreign threads and for `block_on`. `cargo simulate` tests calls
+//! in virtual time.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
@@ -13,7 +13,7 @@ mod gate;
 mod logged;
 mod pages;
 
-/// Calls and channels, as their callers see them.
+/// Calls and channels, as seen by callers.
 mod client {
     mod balance;
     mod blocking;
@@ -30,7 +30,7 @@ mod client {
     mod waiting;
 }
 
-/// Start and end of nodes, and the processes and hosts that they run in.
+/// Start and shutdown of nodes, and the processes and hosts in which they run.
 mod node {
     mod drain;
     mod files;
@@ -47,7 +47,7 @@ mod node {
     mod stuck;
 }
 
-/// Interceptors, metadata, traces, health and the numbers of calls.
+/// Interceptors, metadata, traces, health and call counters.
 mod observe {
     mod health;
     mod interceptors;
@@ -57,7 +57,7 @@ mod observe {
     mod traces;
 }
 
-/// Handlers: who may call them, where they run, and their limits.
+/// Handlers: authorization, where they run, and their limits.
 mod server {
     mod authorize;
     mod context;
@@ -77,7 +77,7 @@ mod streams {
     mod unfinished;
 }
 
-/// Types, names and versions of services.
+/// Types, names and versions in services.
 mod types {
     mod compatible;
     mod encoding;

@@ -1,5 +1,5 @@
-//! The Rust examples of `README.md` and of the book in `docs/book`. Each is in a program that is compiled or run, word for
-//! word. Examples of another crate begin with its name in a comment.
+//! Rust examples in `README.md` and in the book in `docs/book`. Each is contained word for word in a program that is
+//! compiled or run. Examples for another crate begin with its name in a comment.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn examples_of_documents_are_compiled() {
     assert_eq!(used, [true; PROGRAMS.len()], "a program has no example");
 }
 
-/// Returns the lines of each Rust example of a document.
+/// Returns the lines of each Rust example in a document.
 fn examples(document: &str) -> Vec<Vec<&str>> {
     let mut found: Vec<Vec<&str>> = Vec::new();
     let mut fence: Option<bool> = None;
@@ -70,7 +70,7 @@ fn examples(document: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Returns true if the lines follow each other in `program`, whatever their common indentation.
+/// Returns true if `program` contains the lines consecutively, with any common indentation.
 fn contains(program: &str, lines: &[&str]) -> bool {
     let program = program.lines().collect::<Vec<_>>();
     let lines = without_indentation(lines);

@@ -1,8 +1,7 @@
-//! Traits that are not a service, and the compiler's errors for them: one error each, at the user's code.
+//! Traits that are not services, and the compiler's errors for them. Each trait has one error, located in the user's code.
 //!
-//! rustc checks each file of `tests/compile_fail` against the library that this test was built with, so no
-//! dependency is compiled for it. `TRUNKLINE_BLESS=1` writes the current errors; review the difference before
-//! you commit it.
+//! rustc checks each file in `tests/compile_fail` against the library with which this test was built, so no dependency is
+//! compiled for it. `TRUNKLINE_BLESS=1` writes the current errors. Review the difference before you commit it.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,8 +33,8 @@ fn errors_point_at_their_cause() {
     }
 }
 
-/// Returns a line for each error: its place, its text, the label at its place, and the remedies. The program
-/// knows the library by the name `library`.
+/// Returns a line for each error with its location, its text, the label at its location, and the remedies. The program uses
+/// `library` as the name of the library.
 fn errors_of(program: &Path, library: &str) -> String {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let output_folder = Folder::new().unwrap();
@@ -55,7 +54,7 @@ fn errors_of(program: &Path, library: &str) -> String {
     messages.filter(|message| message["level"] == "error").filter_map(|message| line_of(&message)).collect()
 }
 
-/// Returns the line of an error; `None` for the message that counts the errors.
+/// Returns the line for an error. `None` for the message that counts the errors.
 fn line_of(message: &Value) -> Option<String> {
     let spans = message["spans"].as_array()?;
     let place = spans.iter().find(|span| span["is_primary"] == true)?;
@@ -75,7 +74,7 @@ fn line_of(message: &Value) -> Option<String> {
     Some(line + "\n")
 }
 
-/// Returns the most recently built library of this crate, which is the one that this test uses.
+/// Returns the most recently built library of this crate, which is the one used by this test.
 fn newest_library(libraries: &Path) -> PathBuf {
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy();

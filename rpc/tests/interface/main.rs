@@ -1,7 +1,7 @@
-//! Interfaces on which others depend: the wire format, the versions of the protocol, the public API, and the
-//! errors of the macro.
+//! Interfaces on which other code depends: the wire format, the protocol versions, the public API, and the errors reported
+//! by the macro.
 //!
-//! A separate program, since the tests of calls are also run with links and connections that these cannot
+//! This is a separate program, because the tests of calls are also run with links and connections that these tests cannot
 //! use.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]

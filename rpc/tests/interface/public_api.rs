@@ -1,8 +1,7 @@
-//! The public items of this crate as a checked-in listing, `rpc/public-api.txt`, so that review shows each
-//! change.
+//! The public items of this crate as a checked-in listing, `rpc/public-api.txt`, so that a review shows each change.
 //!
-//! Lists what is `pub`, by name: the lint `unreachable_pub` keeps everything else below that. Items of other
-//! crates of the project are listed if this crate re-exports their names.
+//! Lists `pub` items by name. The lint `unreachable_pub` keeps all other items below this visibility. Items from other
+//! crates in the project are listed if this crate re-exports them by name.
 //!
 //! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api` writes the listing again.
 
@@ -83,7 +82,7 @@ fn written(items: Vec<Item>) -> String {
     prettyplease::unparse(&file)
 }
 
-/// Returns the items of all files of a folder, and of the modules in them, each with the path of its module.
+/// Returns the items in all files of a folder, and in the modules in these files, each with the path of its module.
 fn modules(root: &Path) -> Vec<(String, Item)> {
     fn add(place: &str, items: Vec<Item>, all: &mut Vec<(String, Item)>) {
         for mut item in items {
@@ -116,7 +115,7 @@ fn modules(root: &Path) -> Vec<(String, Item)> {
 
 /// Returns the public items by name, each with its methods and traits, and the exports by module.
 fn groups(mut all: Vec<(String, Item)>, is_listed: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<Item>> {
-    // A stable order, independent of the order of the folders. `impl` blocks come after their type.
+    // The order is stable, independent of the order of the folders. `impl` blocks follow their type.
     all.sort_by_key(|(place, item)| (matches!(item, Item::Impl(_)), place.clone()));
     let is_private_trait = |item: &(String, Item)| match &item.1 {
         Item::Trait(item) if !is_public(&item.vis) => Some(item.ident.to_string()),
@@ -149,8 +148,8 @@ fn groups(mut all: Vec<(String, Item)>, is_listed: impl Fn(&str) -> bool) -> BTr
     groups
 }
 
-/// Removes the parts of an item that are not its interface: bodies, private fields, docs. Returns its
-/// visibility, and its name if it is not an export.
+/// Removes the parts of an item that do not belong to its interface: bodies, private fields and docs. Returns its
+/// visibility, and its name unless it is an export.
 fn strip(item: &mut Item) -> Option<(Visibility, Option<String>)> {
     let (attributes, visibility, name) = match item {
         Item::Const(item) => {
@@ -200,7 +199,7 @@ fn strip(item: &mut Item) -> Option<(Visibility, Option<String>)> {
     Some((visibility.clone(), name.map(ToString::to_string)))
 }
 
-/// Returns the public part of an inherent `impl`, or the head of a trait's; `None` if no part is public.
+/// Returns the public part of an inherent `impl`, or the head of a trait `impl`. `None` if no part is public.
 fn strip_impl(mut item: ItemImpl) -> Option<Item> {
     let is_of_trait = item.trait_.is_some();
     keep_visible(&mut item.attrs);
@@ -225,7 +224,7 @@ fn strip_impl(mut item: ItemImpl) -> Option<Item> {
     (is_of_trait || !item.items.is_empty()).then_some(Item::Impl(item))
 }
 
-/// Replaces private fields by one `_`, since their presence decides who may construct and match a value.
+/// Replaces private fields by one `_`, because their presence affects who may construct and match a value.
 fn strip_fields(fields: &mut Fields) {
     fields.iter_mut().for_each(|field| keep_visible(&mut field.attrs));
     match fields {
@@ -259,13 +258,13 @@ fn is_test_only(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Keeps the attributes that a user of the item depends on.
+/// Keeps the attributes on which a user of the item depends.
 fn keep_visible(attributes: &mut Vec<Attribute>) {
     const VISIBLE: [&str; 6] = ["cfg", "derive", "non_exhaustive", "must_use", "deprecated", "repr"];
     attributes.retain(|attribute| VISIBLE.iter().any(|name| attribute.path().is_ident(name)));
 }
 
-/// Adds the names that a `use` brings in.
+/// Adds the names introduced by a `use`.
 fn add_names(tree: &UseTree, names: &mut BTreeSet<String>) {
     match tree {
         UseTree::Path(path) => add_names(&path.tree, names),

@@ -1,8 +1,8 @@
-//! The page `docs/book/src/operate/troubleshooting.md`: log events, causes of lost sessions, reasons and codes of a
-//! status, and errors of the start, so that a search of the book finds a text from a log.
+//! The page `docs/book/src/operate/troubleshooting.md`, which lists log events, causes of lost sessions, reasons and codes
+//! of a status, and start errors. A search of the book therefore finds the text of a log line.
 //!
-//! Texts, levels, causes and remedies are read from the source, meanings of variants from their docs. What the source does
-//! not have as a literal is in `troubleshooting.txt`, which has one line for each such text and no other.
+//! Texts, levels, causes and remedies are read from the source, and meanings of variants from their docs. Texts that are not
+//! literals in the source are in `troubleshooting.txt`, which contains one line for each of them and no others.
 //!
 //! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface troubleshooting` writes the page again.
 
@@ -29,7 +29,7 @@ const EVENTS: [(&str, &[&str]); 4] = [
 /// File and name of an enum.
 type EnumPlace = (&'static str, &'static str);
 
-/// Sections of enums, with their files, and true if each variant needs a remedy.
+/// Sections for enums, with their files, and true if each variant needs a remedy.
 const ENUMS: [(&str, &[EnumPlace], bool); 5] = [
     ("Causes of lost or failed sessions", &[("transport/src/messages.rs", "PeerDown")], true),
     ("Causes of failed handshakes", &[("transport/src/identity/verifier.rs", "Refused")], false),
@@ -49,7 +49,7 @@ const ENUMS: [(&str, &[EnumPlace], bool); 5] = [
     ),
 ];
 
-/// Fewest letters of an error's text that a search can find; shorter ones consist of values.
+/// Minimum number of letters in an error text that a search can find. Shorter texts consist of values.
 const FEWEST_LETTERS: usize = 9;
 
 /// A text, its meaning and its remedy.
@@ -105,7 +105,8 @@ fn troubleshooting_page_lists_each_text() {
     );
 }
 
-/// Returns an entry's part of the page. `line` is its meaning and remedy beside this file, `-` for a remedy that the text has.
+/// Returns the part of the page for an entry. `line` contains its meaning and remedy from `troubleshooting.txt`, with `-`
+/// for a remedy that the text itself contains.
 fn written(entry: Entry, line: Option<(&str, &str)>, faults: &mut Vec<String>) -> String {
     let (meaning, own) = line.unwrap_or_default();
     let known = if meaning.is_empty() { entry.meaning.as_str() } else { meaning };
@@ -165,7 +166,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
             let (Some(first), Some(last)) = (names.first(), argument.last()) else { continue };
             let name = if first.len() == 1 { names.get(1).unwrap_or(first) } else { first };
             has_cause |= ["cause", "error"].contains(&name.as_str());
-            // A name with two values is in no entry: the line beside this file selects the value.
+            // A name with two values does not determine the entry. The line in `troubleshooting.txt` selects the value.
             let constant = constants.get(&last.to_string()).filter(|values| values.len() == 1);
             let value = literal(last).or_else(|| constant.and_then(|values| values.first().cloned()));
             match name.as_str() {
@@ -183,7 +184,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
     entries.into_values().collect()
 }
 
-/// Adds the calls of `tracing` macros with their level, and the constants that are texts.
+/// Adds calls of `tracing` macros with their levels, and constants that are texts.
 fn add_calls(
     tokens: TokenStream,
     calls: &mut Vec<(String, TokenStream)>,
@@ -212,7 +213,7 @@ fn add_calls(
     }
 }
 
-/// Returns the causes of refusals: causes in the peer's status, then causes in this node's log, with their remedies.
+/// Returns the causes of refusals with their remedies: first causes in the peer's status, then causes in this node's log.
 fn refusals(file: &Path) -> Vec<Entry> {
     let tokens = fs::read_to_string(file).unwrap().parse().unwrap();
     let texts = |function| {
@@ -256,7 +257,7 @@ fn add_texts(tokens: &TokenStream, function: &str, texts: &mut Vec<String>) {
     }
 }
 
-/// Returns the variants of an enum: their texts, or their names if it is not an error.
+/// Returns the variants of an enum, as texts if it is an error, or as names.
 fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
     let items = syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items;
     let is_of_name = |item| match item {
@@ -284,7 +285,7 @@ fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
     item.variants.into_iter().filter_map(entry).collect()
 }
 
-/// Returns a variant's name, also in the form of gRPC.
+/// Returns the name of a variant, and also its gRPC form.
 fn named(name: &str) -> String {
     let upper = |letter: char| {
         [Some('_').filter(|_| letter.is_uppercase()), Some(letter.to_ascii_uppercase())].into_iter().flatten()
@@ -293,7 +294,7 @@ fn named(name: &str) -> String {
     format!("{name}, {}", grpc.trim_start_matches('_'))
 }
 
-/// Returns the text of `#[error("…")]`, with `…` for its values.
+/// Returns the text of `#[error("…")]`, with `…` in place of its values.
 fn error_text(attribute: &Attribute) -> String {
     let Meta::List(list) = &attribute.meta else { return "…".into() };
     let Some(text) = list.tokens.clone().into_iter().next().and_then(|tree| literal(&tree)) else {

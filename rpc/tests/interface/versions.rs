@@ -1,4 +1,4 @@
-//! Nodes of another version of the protocol are refused at once, with the versions of both sides.
+//! Nodes with another protocol version are refused at once, with the versions of both sides.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -48,7 +48,7 @@ fn device(ip: IpAddr) -> Arc<SoftDevice> {
     SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::from_env().unwrap() }).unwrap()
 }
 
-/// A listener that speaks only version 5, and refuses each request for its version.
+/// A listener that supports only version 5, and refuses each request because of its version.
 struct Listener {
     address: SocketAddr,
     asked: Arc<AtomicU32>,
@@ -101,7 +101,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
     let options = CallOptions::new().connect(Connect::Wait);
     let waiting = client.with(&options);
     let mut calls = 0;
-    // Attempts to connect become rarer, so a call eventually falls between two attempts.
+    // The interval between connection attempts increases, so a call eventually falls between two attempts.
     wait_until("a call without a request", LIMIT, || {
         let waits = calls % 2 == 1;
         let outcome = if waits { early(waiting.ping()) } else { early(client.ping()) };
@@ -134,7 +134,7 @@ fn dialer_with_another_version_is_refused_at_once_with_ours() {
         ..QpInit::new(QpType::XrcIni)
     };
     id.attach(device.create_qp(ini).unwrap()).unwrap();
-    // The magic number and the versions are fixed. The rest depends on the version.
+    // The magic number and the versions are fixed. All other fields depend on the version.
     let mut private_data = b"TRNK\x07".to_vec();
     private_data.resize(56, 0xa5);
     private_data[37] = 6;

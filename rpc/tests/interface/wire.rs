@@ -1,5 +1,5 @@
-//! A decoder in Python, written from `docs/book/src/why/wire.md` alone, reads the capture of a session. Its counts must match
-//! the nodes' counts.
+//! A Python decoder written only from `docs/book/src/why/wire.md`, which reads the capture of a session. Its counts must
+//! match the nodes' counts.
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +81,7 @@ mod tests {
         wrong: Vec<String>,
     }
 
-    /// Returns the number of messages that a node has counted: sent and received.
+    /// Returns the numbers of messages sent and received, as counted by a node.
     fn counted(report: &NodeReport) -> (u64, u64) {
         let lanes = || report.traffic.iter();
         (lanes().map(|lane| lane.sent).sum(), lanes().map(|lane| lane.received).sum())
@@ -107,13 +107,13 @@ mod tests {
         has
     }
 
-    /// Starts a node with one poller whose packets are captured.
+    /// Starts a node with one poller, and captures its packets.
     fn captured(capture: &Path, listen: SocketAddr) -> Node {
         let device = SoftOptions { capture: Some(capture.into()), ..SoftOptions::from_env().unwrap() };
         Node::builder().transport(NodeOptions::new().listen(listen).device(device)).start().unwrap()
     }
 
-    /// Returns the kinds of a frame's messages, one line each, or the decoder's error.
+    /// Returns the kinds of the messages in a frame, one per line, or the decoder's error.
     fn kinds(frame: &[u8]) -> Result<String, String> {
         const PROGRAM: &str = "import decode, sys
 for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode(message)[0])";
@@ -145,7 +145,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
     }
 
-    /// Sizes as in the table of `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
+    /// Sizes as in the table in `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
     #[test]
     fn call_sizes_match_document() {
         if !has_python() {
@@ -196,7 +196,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
         client.shutdown();
         let counts = decode(&capture, &listen.ip().to_string());
-        // Metadata of a READ message may be outside its frame.
+        // Metadata of a message fetched by READ may be outside its frame.
         assert!(counts.metadata.starts_with(&expected[..6]), "{:?}", counts.metadata);
         assert_eq!((counts.sent_announcements, counts.received_announcements), (1, 1));
     }
@@ -281,7 +281,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
             assert!(kind(way, "window") >= 1, "{counts:?}");
         }
         assert!((1..=LARGE + 1).contains(&kind(&counts.received, "fin")), "{counts:?}");
-        // Each of two pollers begins a lane to each of two others.
+        // Each of two pollers opens a lane to each of two others.
         assert_eq!(
             [kind(&counts.sent, "settings"), kind(&counts.received, "settings")],
             [4, 4],

@@ -1,4 +1,4 @@
-//! Generates the test service by hand, so that no `protoc` is needed.
+//! Generates the test service from Rust definitions, so that `protoc` is not needed.
 
 use tonic_build::manual::{Builder, Method, MethodBuilder, Service};
 

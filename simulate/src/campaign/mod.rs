@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Number of runs from which the coverage of a campaign is checked.
+/// Minimum number of runs for which the coverage of a campaign is checked.
 const ENOUGH_RUNS: u64 = 200;
 /// Minimum averages per run.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
-/// Interval of progress lines without a progress bar.
+/// Interval between progress lines if there is no progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Minimum share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
@@ -35,9 +35,9 @@ pub(crate) struct Failure {
 /// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// First seed, followed by consecutive ones.
+    /// First seed. The others follow consecutively.
     pub(crate) first: u64,
-    /// Numbers of pollers that override the ones drawn from the seeds.
+    /// Numbers of pollers that override the numbers drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
     /// Number and name of the signal that ended the campaign early.
     pub(crate) interrupted: Option<(u8, &'static str)>,
@@ -48,14 +48,13 @@ pub(crate) struct Summary {
     pub(crate) turns: u64,
     pub(crate) simulated: Duration,
     pub(crate) took: Duration,
-    /// Number of events of each kind, and of runs with at least one.
+    /// Number of events of each kind, and number of runs with at least one such event.
     pub(crate) kinds: Vec<(u64, u64)>,
-    /// Runs that failed, by seed.
+    /// Failed runs, by seed.
     pub(crate) failures: Vec<Failure>,
 }
 
 impl Summary {
-    /// Adds a run.
     pub(crate) fn add(&mut self, outcome: &Outcome) {
         self.kinds.resize(EventKind::ALL.len(), (0, 0));
         self.runs += 1;
@@ -100,7 +99,7 @@ impl Summary {
     }
 }
 
-/// Runs one seed. A panic in this project's code counts as a failure.
+/// Runs one seed. A panic in this project's code is a failure.
 pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let kept = trace.clone();
     catch_unwind(AssertUnwindSafe(|| run(seed, pollers, trace))).unwrap_or_else(|panic| {
@@ -118,13 +117,13 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
     })
 }
 
-/// Flag set by SIGINT and SIGTERM: the campaign starts no further runs, and reports the finished ones. A second signal ends
-/// the program at once. Clones share the flag.
+/// Flag set by SIGINT and SIGTERM. Once it is set, the campaign starts no further runs and reports the finished runs. A
+/// second signal ends the program at once. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// Creates a flag that both signals set.
+    /// Creates a flag that is set by either signal.
     pub(crate) fn on_signals() -> io::Result<Self> {
         let (number, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in [(SIGINT, 2_u8), (SIGTERM, 15)] {
@@ -149,31 +148,31 @@ impl Interrupt {
     }
 }
 
-/// Runs of a campaign.
+/// Parameters of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
     pub(crate) first: u64,
     /// Maximum number of runs.
     pub(crate) runs: u64,
-    /// Time in which runs are started.
+    /// Time after which no further runs are started.
     pub(crate) time: Duration,
     /// Maximum number of concurrent runs.
     pub(crate) jobs: usize,
     /// If true, the campaign continues after a failed run.
     pub(crate) keep_going: bool,
-    /// Numbers of pollers that override the ones drawn from the seeds.
+    /// Numbers of pollers that override the numbers drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
-    /// Deliberate fault to switch on.
+    /// Deliberate fault to enable.
     pub(crate) mutant: Option<&'a str>,
-    /// Ends the campaign early.
+    /// Flag that ends the campaign early.
     pub(crate) interrupt: Interrupt,
 }
 
-/// Runs seeds from the first on until the number of runs is reached, the time is over, or a run fails.
+/// Runs consecutive seeds until the number of runs is reached, the time is over, or a run fails.
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
-    // Seeds end at `u64::MAX`.
+    // The last seed is `u64::MAX`.
     let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);
@@ -219,7 +218,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     summary
 }
 
-/// Prints a progress line at intervals, if there is no progress bar.
+/// Prints a progress line at intervals if there is no progress bar.
 #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
 fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

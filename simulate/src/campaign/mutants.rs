@@ -2,7 +2,7 @@
 
 use trunkline_machine::mutants::Sealed;
 
-/// Maximum number of runs in which a fault must be caught.
+/// Maximum number of runs until a fault is caught.
 pub(crate) const MOST_RUNS: u64 = 500;
 
 /// A deliberate fault: its name in the code and its effect.
@@ -136,7 +136,7 @@ mutants! {
     timers_do_not_fire "timer: a QP's retransmission timer does nothing",
 }
 
-/// Returns ten faults from different areas, for the gate.
+/// Returns ten faults in different areas, for the gate.
 pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
     let names = [
         "last_look_is_left_out",
@@ -155,7 +155,7 @@ pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
         .map(|name| ALL.iter().find(|mutant| mutant.name == name).expect("each name is in the list"))
 }
 
-/// Switches a fault on in this thread.
+/// Enables a fault in this thread.
 pub(crate) fn choose(name: Option<&str>) {
     #[cfg(feature = "mutants")]
     trunkline_machine::mutants::choose(name);
@@ -163,7 +163,7 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Returns the uses of keys in this thread since the last call, if the program has deliberate faults.
+/// Returns the uses of keys in this thread since the last call. Empty if the program has no deliberate faults.
 pub(crate) fn take_sealed() -> Vec<Sealed> {
     #[cfg(feature = "mutants")]
     return trunkline_machine::mutants::take_sealed();

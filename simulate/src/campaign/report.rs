@@ -1,7 +1,7 @@
-//! Output of a campaign: a human-readable table, or JSON.
+//! Output of a campaign, as a human-readable table or as JSON.
 //!
-//! Results go to standard output, failures and progress to standard error. With `--json` standard
-//! output is one JSON document.
+//! Results go to standard output; failures and progress go to standard error. With `--json`, standard output is one JSON
+//! document.
 
 use crate::campaign::Summary;
 use crate::coverage::EventKind;
@@ -17,12 +17,10 @@ pub(crate) fn replay(seed: u64, pollers: Option<Pollers>, mutant: Option<&str>) 
     format!("cargo simulate --seed {seed}{pollers}{mutant} --trace trace-{seed}.txt")
 }
 
-/// Formats a number of runs.
 pub(crate) fn runs(count: u64) -> String {
     format!("{count} run{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the human-readable table.
 pub(crate) fn table(summary: &Summary) -> String {
     let count = summary.runs.max(1);
     let mut text = format!(
@@ -46,7 +44,6 @@ pub(crate) fn table(summary: &Summary) -> String {
     text
 }
 
-/// Returns the JSON output.
 pub(crate) fn json(summary: &Summary) -> Value {
     let kinds = EventKind::ALL.iter().zip(&summary.kinds);
     let kinds =

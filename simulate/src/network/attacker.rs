@@ -1,9 +1,9 @@
-//! An off-path attacker that forges packets of live sessions without seeing them.
+//! An off-path attacker that forges packets of live sessions without seeing their traffic.
 //!
-//! Owns the forged packets, and the rule that nodes do not send to the attacker's UDP port. From the network's datagrams the
-//! attacker takes only shapes: opcodes, QP numbers and keys, as if it had guessed them all. It must not take PSNs and
-//! communication ids, because they protect a session. A PSN near a live one is never used: that would be a lucky guess, whose
-//! odds are in docs/book/src/why/security.md.
+//! Owns the forged packets, and checks that nodes do not send to the attacker's UDP port. The attacker copies only opcodes,
+//! QP numbers and keys from the network's datagrams, as if it had guessed them all. It must not copy PSNs and communication
+//! IDs, because they protect a session. A forged PSN is never near a live one: that would be a lucky guess, whose
+//! probability is given in docs/book/src/why/security.md.
 
 use super::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
@@ -17,9 +17,8 @@ use trunkline_verbs::{Psn, RejectReason};
 const KEPT: usize = 64;
 /// Distance from a live PSN within which a guess counts as lucky.
 const LUCKY: u32 = 1 << 14;
-/// All PSNs and QP numbers.
+/// Mask for PSNs and QP numbers, which have 24 bits.
 const MASK_24: u32 = 0xff_ffff;
-/// Position of the PSN in a packet.
 const PSN: usize = 9;
 
 /// An observed datagram.
@@ -27,16 +26,15 @@ const PSN: usize = 9;
 struct Shape {
     source: SocketAddr,
     destination: SocketAddr,
-    /// Packet without its ICRC.
+    /// The packet without its ICRC.
     body: Vec<u8>,
 }
 
-/// The attacker of a run.
 #[derive(Debug)]
 pub(crate) struct Attacker {
     random: fastrand::Rng,
     packets: Vec<Shape>,
-    /// Last PSN sent to a QP, by address and QP number.
+    /// Last PSN sent to each QP, by address and QP number.
     live: BTreeMap<(IpAddr, u32), u32>,
     diverted: Option<String>,
 }
@@ -72,13 +70,12 @@ impl Attacker {
         }
     }
 
-    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.diverted.as_deref()
     }
 
-    /// Forges a packet of a connection with a guessed PSN: a request, an acknowledgement or a READ response. Returns `None`
-    /// until a packet was observed.
+    /// Forges a packet for a connection with a guessed PSN: a request, an acknowledgement or a READ response. Returns `None`
+    /// until a packet has been observed.
     pub(crate) fn packet(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let bth = Bth::parse(&shape.body).ok()?;
@@ -89,14 +86,13 @@ impl Attacker {
         Some(Forged::packet(self.source_of(&shape), shape.destination, body))
     }
 
-    /// Returns the address of another user of the host, or of another host that claims port 4791.
+    /// Returns an address of another user of the host, or of another host that claims port 4791.
     fn source_of(&mut self, shape: &Shape) -> SocketAddr {
         let port = if self.random.bool() { PORT } else { shape.source.port() };
         SocketAddr::new(shape.source.ip(), port)
     }
 
-    /// Forges a message of the connection manager with guessed ids. Returns `None` until a packet was
-    /// observed.
+    /// Forges a connection manager message with guessed IDs. Returns `None` until a packet has been observed.
     pub(crate) fn message(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let (local_id, remote_id) = (self.random.u32(1..), self.random.u32(1..));

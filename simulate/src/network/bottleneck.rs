@@ -1,4 +1,4 @@
-//! A link with low bandwidth in front of a host, with a queue that marks or drops the excess.
+//! A low-bandwidth link in front of a host, whose queue marks or drops excess datagrams.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use trunkline_verbs::Time;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bottleneck {
     pub(crate) host: IpAddr,
-    /// Nanoseconds per byte.
+    /// Transmission time of a byte, in nanoseconds.
     pub(crate) byte_ns: u64,
     /// Capacity of the queue, in bytes.
     pub(crate) queue: u64,
-    /// Minimum length of the queue, in bytes, at which datagrams are marked (ECN).
+    /// Minimum queue length, in bytes, at which datagrams are marked (ECN).
     pub(crate) marks_from: Option<u64>,
     /// Delay of each datagram after it has left the queue.
     pub(crate) delay: Duration,
@@ -30,7 +30,7 @@ pub(crate) struct Passed {
 #[derive(Debug)]
 pub(super) struct Link {
     of: Bottleneck,
-    /// Time at which the link has sent all queued bytes.
+    /// Time at which the link will have sent all queued bytes.
     free: Time,
     pub(super) passed: Passed,
 }
@@ -40,8 +40,8 @@ impl Link {
         Self { of, free: Time(0), passed: Passed::default() }
     }
 
-    /// Returns the time at which a datagram of this length arrives at the end of the link, and true if it is marked; `None`
-    /// if it is dropped.
+    /// Returns the arrival time of a datagram of this length at the end of the link, and whether the datagram is marked.
+    /// Returns `None` if the datagram is dropped.
     pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<(Time, bool)> {
         if to != self.of.host {
             return Some((now, false));

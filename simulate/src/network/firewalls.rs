@@ -1,7 +1,7 @@
-//! Stateful firewalls: a host behind a firewall receives only answers.
+//! Stateful firewalls. A host behind a firewall receives only datagrams that belong to a flow opened by the host.
 //!
-//! A datagram between two pairs of address and port opens a flow for a while. Each further datagram of the flow, in either
-//! direction, keeps it open.
+//! A datagram sent by the host opens a flow between two sockets. Each further datagram of the flow, in either direction,
+//! keeps the flow open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
-/// Time after which an unused flow is closed: the shortest common value for UDP.
+/// Time after which an unused flow is closed. This is the shortest common value for UDP.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(30);
 
 /// The firewalls of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Firewalls {
     hosts: BTreeSet<IpAddr>,
-    /// Time of each flow's last use, by the host's socket and the peer's.
+    /// Time of the last use of each flow, by the host's socket and the peer's.
     flows: BTreeMap<(SocketAddr, SocketAddr), Time>,
 }
 
@@ -26,20 +26,19 @@ impl Firewalls {
         self.hosts.insert(host);
     }
 
-    /// Removes the firewall of a host.
     pub(super) fn remove(&mut self, host: IpAddr) {
         self.hosts.remove(&host);
         self.flows.retain(|(own, _), _| own.ip() != host);
     }
 
-    /// Records a datagram that leaves its host.
+    /// Records a datagram sent by a host.
     pub(super) fn departs(&mut self, now: Time, datagram: &Datagram<'_>) {
         if self.hosts.contains(&datagram.source.ip()) {
             self.flows.insert((datagram.source, datagram.destination), now);
         }
     }
 
-    /// Returns true if a datagram reaches its host.
+    /// Returns true if the firewall lets a datagram through to its host.
     pub(super) fn admits(&mut self, now: Time, datagram: &Datagram<'_>) -> bool {
         let Datagram { source, destination, .. } = *datagram;
         if !self.hosts.contains(&destination.ip()) || source.ip() == destination.ip() {

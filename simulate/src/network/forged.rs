@@ -1,16 +1,16 @@
-//! Forged datagrams: correct except for secrets, with a valid ICRC.
+//! Forged datagrams, which are correct except for secrets and have a valid ICRC.
 //!
-//! Builds and parses forged datagrams. `attacker` and `strangers` decide on their contents, and `network` delivers them.
+//! This module builds and parses forged datagrams. `attacker` and `strangers` choose their contents, and `network` delivers
+//! them.
 
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Mad, Packet, ROCE_PORT, icrc, mad_packet};
 use trunkline_verbs::Psn;
 
-/// UDP port of forgers, which act as another user of a host. Nodes must not send to this port.
+/// UDP port used by forgers that act as another user of a host. Nodes must not send to this port.
 pub(crate) const PORT: u16 = 6666;
 
-/// A forged datagram.
 #[derive(Debug)]
 pub(crate) struct Forged {
     pub(crate) source: SocketAddr,
@@ -19,13 +19,13 @@ pub(crate) struct Forged {
 }
 
 impl Forged {
-    /// Wraps a packet, given without its ICRC.
+    /// Creates a datagram from a packet without its ICRC.
     pub(crate) fn packet(source: SocketAddr, destination: SocketAddr, mut packet: Vec<u8>) -> Self {
         icrc::append(&IpUdp::new(source, destination), &mut packet);
         Self { source, destination, bytes: packet }
     }
 
-    /// Wraps a MAD to QP 1 at an address.
+    /// Creates a datagram that contains a MAD for QP 1 at the given address.
     pub(crate) fn mad(source: SocketAddr, victim: IpAddr, psn: Psn, mad: &Mad) -> Self {
         let mut packet = Vec::new();
         mad_packet(psn, &mad.to_bytes()).emit(&mut packet);
@@ -33,12 +33,12 @@ impl Forged {
     }
 }
 
-/// Returns a datagram's packet without its ICRC, or `None` if the datagram is too short.
+/// Returns the packet in a datagram without its ICRC, or `None` if the datagram is too short.
 pub(crate) fn packet_of(datagram: &[u8]) -> Option<&[u8]> {
     datagram.len().checked_sub(ICRC_LENGTH).map(|length| &datagram[..length])
 }
 
-/// Returns the connection manager's message in a packet, given without its ICRC.
+/// Returns the connection manager message in a packet without its ICRC.
 pub(crate) fn cm_message_of(packet: &[u8]) -> Option<CmMessage> {
     Mad::from_packet(&Packet::parse(packet).ok()?).as_ref().map(CmMessage::parse)
 }

@@ -1,7 +1,7 @@
-//! The network between simulated hosts: datagrams with delays and faults.
+//! The network between simulated hosts, which delays datagrams and injects faults.
 //!
 //! Owns the hosts, the datagrams in transit and the current conditions. The sockets of a host's processes pass datagrams to
-//! the [`Wire`]. The scheduler triggers the delivery of datagrams, and queries the next arrival time.
+//! the [`Wire`]. The scheduler triggers the delivery of datagrams and queries the next arrival time.
 
 mod attacker;
 mod bottleneck;
@@ -60,28 +60,28 @@ struct UnderWay {
 struct NetworkState {
     /// Datagrams in transit, by arrival time and sequence number.
     under_way: BTreeMap<(Time, u64), UnderWay>,
-    /// Arrival of the last datagram that was not deliberately delayed, by sender and receiver.
+    /// Arrival time of the last datagram that was not deliberately delayed, by sender and receiver.
     last: BTreeMap<(IpAddr, IpAddr), Time>,
     conditions: Conditions,
     /// Pairs of addresses that cannot reach each other, smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     firewalls: Firewalls,
-    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload that it carries, in bytes.
+    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload on this path, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
     translators: Translators,
     bottleneck: Option<Link>,
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
-    /// Changes to frames of rule-breaking nodes, by node address.
+    /// Changes to the frames of misbehaving nodes, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
     /// Host on the path between two nodes.
     tamperer: Option<Tamperer>,
-    /// Rules for the frames sent by nodes.
+    /// Rules for frames sent by nodes.
     frames: SentFrames,
     sent: u64,
     coverage: Arc<Coverage>,
-    /// Writes the trace, if it is kept.
+    /// Writer for the trace, if the trace is kept.
     pen: Option<Pen>,
     checksum: u64,
 }
@@ -100,7 +100,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Creates a network without hosts and faults.
+    /// Creates a network without hosts or faults.
     pub(crate) fn new(
         clock: &Arc<VirtualClock>,
         coverage: &Arc<Coverage>,
@@ -131,7 +131,7 @@ impl Network {
         Self { wire: Arc::new(wire), hosts: BTreeMap::new() }
     }
 
-    /// Adds a host with this address, with random numbers from the runtime.
+    /// Adds a host with this address. Its random numbers come from the runtime.
     pub(crate) fn add_host(&mut self, address: IpAddr, runtime: Runtime) -> Arc<SimulatedHost> {
         let wire = Arc::<Wire>::clone(&self.wire);
         let host = SimulatedHost::new(runtime, wire, vec![address]);
@@ -144,12 +144,11 @@ impl Network {
         self.hosts.get(&address)
     }
 
-    /// Sets the conditions.
     pub(crate) fn set(&self, conditions: Conditions) {
         self.wire.lock().conditions = conditions;
     }
 
-    /// Partitions two addresses until [`Network::join`].
+    /// Partitions two addresses until [`Network::join`] is called.
     pub(crate) fn cut(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.insert((a.min(b), a.max(b)));
     }
@@ -159,19 +158,19 @@ impl Network {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
     }
 
-    /// Puts a host behind a firewall, which drops unsolicited datagrams, until [`Network::unwall`].
+    /// Puts a host behind a firewall, which drops unsolicited datagrams, until [`Network::unwall`] is called.
     pub(crate) fn wall(&self, host: IpAddr) {
         self.wire.lock().firewalls.add(host);
     }
 
-    /// Puts a host behind an address translator, until [`Network::unwall`]. The trace and the observers of the network show
-    /// datagrams as the host sees them.
+    /// Puts a host behind an address translator until [`Network::unwall`] is called. The trace and the observers of the
+    /// network show the addresses that the host sees.
     pub(crate) fn translate(&self, host: IpAddr, translator: IpAddr) {
         self.wire.lock().translators.add(host, translator);
     }
 
-    /// Removes all mappings of the address translators, and the datagrams in transit from and to their hosts: an answer to
-    /// one of these would reveal the new port to the peer.
+    /// Removes all mappings of the address translators, and the datagrams in transit to and from hosts behind them. An
+    /// answer to such a datagram would reveal the new port to the peer.
     pub(crate) fn forget_mappings(&self) {
         let state = &mut *self.wire.lock();
         state.translators.forget();
@@ -187,34 +186,34 @@ impl Network {
         state.translators.remove(host);
     }
 
-    /// Limits the UDP payload on the path between two addresses, in bytes; larger datagrams are dropped. `None` removes the
+    /// Limits the UDP payload on the path between two addresses, in bytes. Larger datagrams are dropped. `None` removes the
     /// limit.
     pub(crate) fn set_narrow(&self, narrow: Option<(IpAddr, IpAddr, usize)>) {
         self.wire.lock().narrow = narrow;
     }
 
-    /// Sets or removes a bottleneck in front of a host. Returns the statistics of the last bottleneck.
+    /// Sets or removes a bottleneck in front of a host. Returns the statistics of the previous bottleneck.
     pub(crate) fn set_bottleneck(&self, bottleneck: Option<Bottleneck>) -> Passed {
         let before = std::mem::replace(&mut self.wire.lock().bottleneck, bottleneck.map(Link::new));
         before.map_or_else(Passed::default, |link| link.passed)
     }
 
-    /// Tampers with the frames of the node at this address, so that the node breaks the protocol.
+    /// Modifies the frames of the node at this address, so that the node violates the protocol.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }
 
-    /// Puts a host on the path between two nodes, or removes it.
+    /// Adds or removes a host on the path between two nodes.
     pub(crate) fn set_tamperer(&self, tamperer: Option<Tamperer>) {
         self.wire.lock().tamperer = tamperer;
     }
 
-    /// Calls `act` with the host on the path; `None` if there is none.
+    /// Calls `act` with the host on the path. Returns `None` if there is none.
     pub(crate) fn with_tamperer<T>(&self, act: impl FnOnce(&mut Tamperer) -> T) -> Option<T> {
         self.wire.lock().tamperer.as_mut().map(act)
     }
 
-    /// Forges a packet of a session, sent by the attacker at time `at`. Does nothing until a packet was observed.
+    /// Forges a packet in a session, sent by the attacker at time `at`. Does nothing until a packet has been observed.
     pub(crate) fn forge_packet(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.packet() {
@@ -223,7 +222,7 @@ impl Network {
         }
     }
 
-    /// Forges a message of the connection manager, sent by the attacker at time `at`.
+    /// Forges a connection manager message, sent by the attacker at time `at`.
     pub(crate) fn forge_message(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.message() {
@@ -240,7 +239,7 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// Returns the first violation: by an honest node, or towards the attacker, a stranger or a hostile peer.
+    /// Returns the first violation by an honest node, if any.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
@@ -330,7 +329,7 @@ impl NetworkState {
         }
     }
 
-    /// Puts a datagram in transit, unless it is lost.
+    /// Puts a datagram in transit unless it is lost.
     fn carry(&mut self, now: Time, datagram: Datagram<'_>) {
         let (from, to) = (datagram.source.ip(), datagram.destination.ip());
         self.sent += 1;
@@ -392,7 +391,7 @@ impl NetworkState {
         self.put(arrives, &datagram, bytes, is_marked);
     }
 
-    /// Returns the changed packet of a datagram from or to a rule-breaking node.
+    /// Returns the modified packet if the datagram is from or to a misbehaving node.
     fn changed(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Datagram { source, destination, bytes } = *datagram;
         if let Some(sender) = self.hostile.get_mut(&source.ip()) {
@@ -435,7 +434,7 @@ impl NetworkState {
     }
 }
 
-/// Describes a datagram: its operation, destination QP and PSN.
+/// Describes a datagram by its operation, destination QP and PSN.
 fn describe(bytes: &[u8]) -> String {
     match Bth::parse(bytes) {
         Ok(bth) => {

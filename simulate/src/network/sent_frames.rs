@@ -1,13 +1,13 @@
-//! Rules for frames as their nodes send them.
+//! Rules for frames sent by nodes.
 //!
-//! A rule-breaking peer may READ only bytes that were announced to it. The rule applies to bytes that leave a node, even if
-//! the node's keys cover more.
+//! A misbehaving peer may READ only bytes that were announced to it. The rule applies to the bytes that leave a node, even
+//! if the node's keys cover more.
 //!
-//! A request carries the remaining time of its call, rounded up, at the moment when the frame is passed to the device. The time
-//! is 0 only if the deadline had passed by then. Retransmissions repeat the bytes of the first transmission.
+//! A request carries the remaining time of its call, rounded up, as of the moment when the frame is passed to the device.
+//! This time is 0 only if the deadline has already passed. Retransmissions repeat the bytes of the first transmission.
 //!
-//! The network passes in each datagram before any fault is applied, and the datagrams of hostile peers once more in the form
-//! that their nodes see.
+//! The network passes in each datagram before any fault is applied. It passes in the datagrams of hostile peers once more,
+//! in the form that nodes receive.
 
 use super::forged::packet_of;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,22 +18,22 @@ use trunkline_testkit::Announcement;
 
 /// Kinds of requests: with a reply, and one-way.
 const REQUESTS: [u8; 2] = [0x40, 0x41];
-/// Header flag for a time left, and the offset of that field.
+/// Header flag for the remaining time, and the offset of this field.
 const HAS_TIME_LEFT: u8 = 0x04;
 const TIME_LEFT: usize = 8;
 
-/// The state of both rules, and their first violation.
+/// The state of both rules, and the first violation of them.
 #[derive(Debug, Default)]
 pub(crate) struct SentFrames {
     /// Large messages announced to and by hostile peers, by sender and receiver.
     announced: BTreeMap<(IpAddr, IpAddr), BTreeSet<Announcement>>,
-    /// READ requests for other memory, by responder, requester and PSN.
+    /// READ requests for memory that was not announced, by responder, requester and PSN.
     beside: BTreeMap<(IpAddr, IpAddr, u32), Reth>,
     broken: Option<String>,
 }
 
 impl SentFrames {
-    /// Checks the time left in a datagram sent by a node.
+    /// Checks the remaining time in a datagram sent by a node.
     pub(crate) fn departs(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -47,7 +47,7 @@ impl SentFrames {
         }
     }
 
-    /// Records a datagram from or to a rule-breaking peer.
+    /// Records a datagram from or to a misbehaving peer.
     pub(crate) fn trades(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -70,7 +70,7 @@ impl SentFrames {
         }
     }
 
-    /// Returns true if a range was announced, entirely or as parts of one message.
+    /// Returns true if a range was announced as a whole, or as parts of one message.
     fn covers(&self, pair: (IpAddr, IpAddr), reth: &Reth) -> bool {
         let (start, end) = (reth.address.0, reth.address.0.saturating_add(u64::from(reth.length)));
         self.announced.get(&pair).into_iter().flatten().any(|known| {
@@ -80,13 +80,12 @@ impl SentFrames {
         })
     }
 
-    /// Returns the violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 }
 
-/// Returns the time left in a frame that is a request with a deadline.
+/// Returns the remaining time in a frame that is a request with a deadline.
 fn time_left_us(frame: &[u8]) -> Option<u32> {
     let (kind, flags) = frame.first().zip(frame.get(1))?;
     let has_one = REQUESTS.contains(kind) && flags & HAS_TIME_LEFT != 0;
@@ -100,7 +99,7 @@ mod tests {
     use trunkline_roce::wire::{Aeth, IpUdp, Opcode, Service, Syndrome, icrc};
     use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 
-    /// Passes in a packet to a hostile peer, or from it.
+    /// Passes in a packet to or from a hostile peer.
     fn see(
         frames: &mut SentFrames,
         is_to_peer: bool,
@@ -125,7 +124,7 @@ mod tests {
 
     fn announcement(rkey: u32, address: u64, length: u64) -> Vec<u8> {
         let mut frame = vec![0; 36];
-        // A header with the flag, and the message's number.
+        // A header with the flag, and the message number.
         frame[..2].copy_from_slice(&[0x40, 2]);
         frame[16..24].copy_from_slice(&length.to_le_bytes());
         frame[24..32].copy_from_slice(&address.to_le_bytes());
@@ -133,11 +132,12 @@ mod tests {
         frame
     }
 
-    /// Returns true if the rule is broken when a READ of this range is answered, after 1,000 bytes at 5,000 were announced.
+    /// Returns true if an answer to a READ of this range violates the rule after 1,000 bytes at address 5,000 were
+    /// announced.
     fn is_broken_by(rkey: u32, address: u64, length: u32, is_answered: bool) -> bool {
         let mut frames = SentFrames::default();
         see(&mut frames, true, Operation::SEND_ONLY, 1, Ok(&announcement(7, 5000, 1000)));
-        // A peer may not READ its own announcements.
+        // A peer may not READ memory that it announced itself.
         see(&mut frames, false, Operation::SEND_ONLY, 1, Ok(&announcement(8, 5000, 1000)));
         let reth = Reth { address: IoAddress(address), rkey: Rkey(rkey), length };
         see(&mut frames, false, Operation::READ_REQUEST, 77, Err(reth));
@@ -160,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Returns true if a packet with this frame, whose header has this time left, breaks the rule.
+    /// Returns true if a packet with this frame header and remaining time violates the rule.
     fn breaks(operation: Operation, header: [u8; 2], time_left_us: u32) -> bool {
         let mut frame = header.to_vec();
         frame.resize(TIME_LEFT, 0);

@@ -1,11 +1,11 @@
 //! Forged connection requests, and rules for the nodes that receive them.
 //!
-//! Owns the forged requests and a record of the traffic that they cause. The network passes in each datagram.
-//! A rule is violated when a node
+//! Owns the forged requests and a record of the resulting traffic. The network passes in each datagram. A rule is violated
+//! when a node
 //!
-//! - accepts a request of an unproven sender, from any address;
+//! - accepts a request from an unproven sender, at any address;
 //! - sends more than 1.2 times the bytes that it received from an unproven address;
-//! - dials a stranger that did prove its address for more than one of its INIs before the first is answered.
+//! - dials a stranger that has proved its address from more than one of its INIs before the first dial is answered.
 //!
 //! A stranger proves its address by returning the cookie that it receives, and sends nothing else.
 
@@ -18,7 +18,7 @@ use trunkline_softrdma::link::Datagram;
 use trunkline_testkit::{Hello, Random};
 use trunkline_verbs::Psn;
 
-/// Incarnation that strangers claim.
+/// Incarnation claimed by strangers.
 const EPOCH: u64 = 0x7374_7261_6e67_6572;
 
 /// Sender of a forged request.
@@ -28,11 +28,11 @@ pub(crate) enum Sender {
     Nowhere,
     /// Another host, which claims to be a restarted node.
     InTheNameOf(SocketAddr),
-    /// A host at a separate address, which returns the cookie that it receives and sends nothing else.
+    /// A host with a separate address, which returns the cookie that it receives and sends nothing else.
     Present,
     /// A process at a node's address that claims to be the restarted node, and returns the cookie that it receives.
     Neighbour(SocketAddr),
-    /// Like [`Sender::Present`], in the role of one of many numbered nodes on one host.
+    /// Like [`Sender::Present`], as one of many numbered nodes on one host.
     Crowd(u16),
 }
 
@@ -49,24 +49,22 @@ pub(crate) struct Request {
 /// All requests forged in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Forged requests by claimed address and comm id, with the address of the claimed listener.
+    /// Forged requests by claimed address and comm ID, each with the address of the claimed listener.
     forged: BTreeMap<(IpAddr, u32), (Request, SocketAddr)>,
-    /// Requests that returned a cookie.
+    /// Requests for which a cookie was returned.
     proven: BTreeSet<(IpAddr, u32)>,
-    /// Bytes received from and sent to unused addresses.
+    /// Numbers of bytes received from and sent to unused addresses.
     traded: BTreeMap<IpAddr, (usize, usize)>,
-    /// Comm ids of nodes' requests to strangers that own their address.
+    /// Comm IDs in requests from nodes to strangers that own their address.
     dialled: BTreeMap<IpAddr, BTreeSet<u32>>,
     broken: Option<String>,
 }
 
 impl Strangers {
-    /// Returns the first violation, if any.
     pub(crate) fn broken(&self) -> Option<&str> {
         self.broken.as_deref()
     }
 
-    /// Forges a request.
     pub(crate) fn forge(&mut self, request: Request) -> Forged {
         let [.., high, low] = self.forged.len().to_be_bytes();
         let own = SocketAddr::from(([10, 66, high, low], 7471));
@@ -124,7 +122,7 @@ impl Strangers {
         None
     }
 
-    /// Handles a refusal. A stranger that owns its address returns the cookie in it, once.
+    /// Handles a refusal. A stranger that owns its address returns the cookie in the refusal once.
     fn refused(&mut self, to: IpAddr, rej: &Rej) -> Option<Forged> {
         let (request, claimed) = *self.forged.get(&(to, rej.remote_id))?;
         let cookie = Hello::cookie_in(&rej.private)?;
@@ -140,7 +138,7 @@ impl Strangers {
         Some(sent)
     }
 
-    /// Builds the request that a device at the claimed address would send, with its comm id.
+    /// Builds the request that a device with the claimed address and this comm ID would send.
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;

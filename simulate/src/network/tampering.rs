@@ -1,7 +1,7 @@
-//! A host on the path between two nodes, which changes packets of one node to the other.
+//! A host on the path between two nodes, which modifies packets sent by one node to the other.
 //!
-//! The changed packets are well-formed: they keep the positions of the packets that they replace, with recomputed ICRCs. The
-//! host keeps earlier payloads of each lane as replacements.
+//! The modified packets are well-formed: each keeps the position of the packet that it replaces, and its ICRC is recomputed.
+//! The host keeps earlier payloads of each lane as replacements.
 
 use super::forged::packet_of;
 use std::collections::BTreeMap;
@@ -9,38 +9,38 @@ use std::net::IpAddr;
 use trunkline_roce::wire::{Bth, IpUdp, Operation, Packet, icrc, pad_for};
 use trunkline_softrdma::link::Datagram;
 
-/// Kind of a frame that is not sealed.
+/// Kind of frames that are not sealed.
 const HANDSHAKE: u8 = 0x05;
-/// Size of a frame's header, which is sent in clear, in bytes.
+/// Size of the unencrypted header of a frame, in bytes.
 const HEADER: usize = 8;
 
-/// A change, applied once.
+/// A modification, which is applied once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tampering {
     /// Flips a bit of a frame.
     FlipBit,
-    /// Cuts the end of a frame.
+    /// Truncates a frame.
     Cut,
     /// Swaps two frames of a lane.
     Swap,
-    /// Replaces a frame by an earlier frame of the lane.
+    /// Replaces a frame with an earlier frame of the lane.
     Repeat,
-    /// Replaces a frame by a frame of another lane.
+    /// Replaces a frame with a frame of another lane.
     OtherLane,
-    /// Replaces a frame by a frame of the lane in the other direction.
+    /// Replaces a frame with a frame of the lane in the other direction.
     Reflect,
-    /// Replaces a frame by a frame of an ended session.
+    /// Replaces a frame with a frame of a session that has ended.
     OtherSession,
     /// Flips a bit of a large message.
     FlipBitOfLarge,
     /// Swaps two packets of a large message.
     SwapInLarge,
-    /// Replaces a packet of a large message by the same packet of an earlier one.
+    /// Replaces a packet of a large message with the corresponding packet of an earlier message.
     OtherLarge,
 }
 
 impl Tampering {
-    /// All changes.
+    /// All modifications.
     pub(crate) const ALL: [Self; 10] = [
         Self::FlipBit,
         Self::Cut,
@@ -54,7 +54,7 @@ impl Tampering {
         Self::OtherLarge,
     ];
 
-    /// Returns true if the change applies to READ responses instead of frames.
+    /// Returns true if the modification applies to READ responses instead of frames.
     pub(crate) fn is_of_large(self) -> bool {
         matches!(self, Self::FlipBitOfLarge | Self::SwapInLarge | Self::OtherLarge)
     }
@@ -75,14 +75,14 @@ pub(crate) struct Tamperer {
     of_ended: Option<Vec<u8>>,
     /// First READ response.
     response: Option<Vec<u8>>,
-    /// Change to apply, until it is done.
+    /// Modification to apply, until it has been applied.
     next: Option<Tampering>,
-    /// First of two packets to swap: its flow and its datagram.
+    /// The first of two packets to swap, as its flow and its datagram.
     held: Option<(Flow, Vec<u8>)>,
 }
 
 impl Tamperer {
-    /// Creates a host that passes packets on unchanged.
+    /// Creates a host that forwards packets unchanged.
     pub(crate) fn new(sender: IpAddr, receiver: IpAddr, seed: u64) -> Self {
         Self {
             sender,
@@ -96,24 +96,24 @@ impl Tamperer {
         }
     }
 
-    /// Keeps a frame of the ended session, and forgets the others.
+    /// Keeps a frame of the ended session and drops all others.
     pub(crate) fn session_ended(&mut self) {
         let last = self.frames.iter().find(|(flow, _)| (flow.0, flow.1) == (self.sender, self.receiver));
         self.of_ended = last.map(|(_, frame)| frame.clone());
         self.frames.clear();
     }
 
-    /// Applies this change to the next suitable packet.
+    /// Applies this modification to the next suitable packet.
     pub(crate) fn change(&mut self, tampering: Tampering) {
         self.next = Some(tampering);
     }
 
-    /// Returns true if all changes were applied.
+    /// Returns true if all modifications have been applied.
     pub(crate) fn is_done(&self) -> bool {
         self.next.is_none() && self.held.is_none()
     }
 
-    /// Returns the datagrams that replace this one; `None` if it is unchanged.
+    /// Returns the datagrams that replace this datagram. `None` if it is unchanged.
     pub(crate) fn pass(&mut self, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let packet = Packet::parse(packet_of(datagram.bytes)?).ok()?;
         let ends = (datagram.source.ip(), datagram.destination.ip());
@@ -158,7 +158,7 @@ impl Tamperer {
         let payload = match tampering {
             Tampering::FlipBit | Tampering::FlipBitOfLarge => {
                 let mut payload = packet.payload.to_vec();
-                // A changed kind in the header could turn the frame into one that is never sealed.
+                // A modified kind in the header could turn the frame into one that is never sealed.
                 let from = if tampering == Tampering::FlipBit { HEADER } else { 0 };
                 payload[self.random.usize(from..packet.payload.len())] ^= 1 << self.random.u8(..8);
                 Some(payload)
@@ -186,7 +186,7 @@ impl Tamperer {
         Some(vec![with_payload(packet, &payload, datagram)])
     }
 
-    /// Holds back the first of two packets of a flow, and swaps their payloads.
+    /// Holds back the first of two packets in a flow, and swaps their payloads when the second arrives.
     fn swapped(&mut self, flow: Flow, packet: &Packet<'_>, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let Some((held_flow, held)) = self.held.take() else {
             self.held = Some((flow, datagram.bytes.to_vec()));
@@ -201,7 +201,7 @@ impl Tamperer {
             first.opcode == second.opcode && second.psn.get() == (first.psn.get() + 1) & 0xff_ffff
         };
         if !is_next(&first.bth, &packet.bth) {
-            // The packet was retransmitted, or is followed by another kind of packet.
+            // The packet was retransmitted, or is followed by a packet of another kind.
             return Some(vec![held, datagram.bytes.to_vec()]);
         }
         self.next = None;
@@ -212,7 +212,7 @@ impl Tamperer {
     }
 }
 
-/// Returns a datagram with another payload and a correct ICRC.
+/// Returns a datagram with a different payload and a correct ICRC.
 fn with_payload(packet: &Packet<'_>, payload: &[u8], datagram: &Datagram<'_>) -> Vec<u8> {
     let mut changed = Packet { payload, ..*packet };
     changed.bth.pad = pad_for(payload.len());

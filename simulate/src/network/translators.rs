@@ -1,7 +1,7 @@
 //! Address translators, which replace the addresses of the hosts behind them.
 //!
-//! A datagram to a peer maps its source to a port of the translator for a while. Each further datagram, in either direction,
-//! keeps the mapping. Datagrams without a mapping do not reach a host behind a translator.
+//! A datagram to a peer maps its source to a port of the translator for a limited time. Each further datagram, in either
+//! direction, extends this time. A datagram without a mapping does not reach a host behind a translator.
 
 use super::firewalls::FORGOTTEN;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ struct Mapping {
 /// The translators of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Translators {
-    /// Address of the translator of each host behind one.
+    /// Address of the translator, for each host behind one.
     hosts: BTreeMap<IpAddr, IpAddr>,
     /// Mappings by the host's socket and the peer's.
     mappings: BTreeMap<(SocketAddr, SocketAddr), Mapping>,
@@ -35,7 +35,6 @@ impl Translators {
         self.hosts.insert(host, translator);
     }
 
-    /// Removes the translator of a host.
     pub(super) fn remove(&mut self, host: IpAddr) {
         self.hosts.remove(&host);
         self.mappings.retain(|(own, _), _| own.ip() != host);
@@ -46,12 +45,12 @@ impl Translators {
         self.hosts.contains_key(&host)
     }
 
-    /// Forgets all mappings. New mappings use other ports.
+    /// Removes all mappings. New mappings use other ports.
     pub(super) fn forget(&mut self) {
         self.mappings.clear();
     }
 
-    /// Returns the source address of a datagram on arrival.
+    /// Returns the source address that a datagram has on arrival.
     pub(super) fn outward(&mut self, now: Time, datagram: &Datagram<'_>) -> SocketAddr {
         let Datagram { source, destination, .. } = *datagram;
         let Some(translator) = self.hosts.get(&source.ip()) else { return source };
@@ -71,7 +70,7 @@ impl Translators {
         mapping.outside
     }
 
-    /// Returns the destination of a datagram behind the translator, or `None` without a mapping.
+    /// Returns the destination behind the translator, or `None` if there is no mapping.
     pub(super) fn inward(&mut self, now: Time, datagram: &Datagram<'_>) -> Option<SocketAddr> {
         let Datagram { source, destination, .. } = *datagram;
         if !self.hosts.values().any(|translator| *translator == destination.ip()) {

@@ -1,9 +1,9 @@
-//! Credits, slots, memory, budgets, half-open sessions and open calls, checked over all nodes between two turns.
+//! Checks of credits, slots, memory, budgets, half-open sessions and open calls over all nodes, between two turns.
 //!
-//! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one place:
-//! in transit to the spender, held by the spender, released and on its way back, in a message in transit, or
-//! consumed. Each of these is a difference of two positions, so credits are conserved exactly when no
-//! difference is negative and the sum is within the SRQ's depth.
+//! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one state: in transit to
+//! the spender, held by the spender, released and in transit back, used by a message in transit, or consumed. The number of
+//! credits in each state is a difference between two positions. Credits are therefore conserved exactly if no difference is
+//! negative and their sum does not exceed the SRQ's depth.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,16 +13,16 @@ use trunkline_transport::ledger::{
     SessionLedger, Spending, TURN_MESSAGES,
 };
 
-/// Differences of at least this value count as negative.
+/// Differences of at least this value are interpreted as negative.
 const NEGATIVE: u32 = 1 << 31;
 
-/// Maximum bytes that half-open sessions may occupy at a poller.
+/// Maximum memory that half-open sessions may occupy on a poller, in bytes.
 const MOST_EARLY: usize = 16 << 20;
 
-/// Maximum number of pollers of a node. The last accepted request may exceed the limit by this.
+/// Maximum number of pollers per node. The last accepted request may exceed the limit by this number.
 const MOST_POLLERS: u32 = 32;
 
-/// Checks the conservation of credits. Valid at any time. Returns the number of pairs compared.
+/// Checks that credits are conserved, and returns the number of pairs compared. May be called at any time.
 pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     for ledger in ledgers {
         within_depth(ledger)?;
@@ -49,7 +49,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     Ok(pairs.len())
 }
 
-/// Checks that all credits, slots and memory are back after a long time without calls.
+/// Checks that all credits, slots and memory have been returned after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     for ledger in ledgers {
         let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, driver, .. } =
@@ -88,7 +88,8 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     }
 }
 
-/// Checks, at rest, that the SRQs of a node's device hold the receives posted by its pollers, at home or lent to a shard.
+/// Checks, at rest, that the SRQs of a node's device hold the receives posted by its pollers, including receives lent to a
+/// shard.
 pub(crate) fn receives_are_posted(
     ledgers: &[PollerLedger],
     node: SocketAddr,
@@ -102,8 +103,8 @@ pub(crate) fn receives_are_posted(
     Err(format!("the device of {node} holds {posted} receives at rest; its pollers have posted {expected}"))
 }
 
-/// Checks that a poller's grants are within its SRQs and each peer's share, that only established sessions hold credit, and
-/// that each of their pairs has its base.
+/// Checks that a poller's grants do not exceed its SRQs and each peer's share, that only established sessions hold credit,
+/// and that each pair in such a session has its base credit.
 fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     let at = || format!("at poller {} of {}", ledger.poller, ledger.node);
     for (home, srq) in (0..).zip(&ledger.outstanding) {
@@ -139,7 +140,7 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the frames of a peer waited at most for one turn of each other waiting peer, and one round of peers that do
+/// Checks that a peer's frames waited for at most one turn of each other waiting peer, and for one round of peers that do
 /// not wait.
 fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     let (messages, peers) = ledger.longest_wait;
@@ -153,7 +154,7 @@ fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns both halves of each pair known to both sides.
+/// Returns both halves of each pair that both sides have.
 fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
@@ -165,7 +166,7 @@ fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
     spending.filter_map(|spending| Some((spending, half(spending)?))).collect()
 }
 
-/// Charges of one node's pollers for one resource.
+/// Charges by all pollers of a node for one resource.
 #[derive(Debug, Default)]
 struct Sum {
     all: usize,
@@ -173,8 +174,8 @@ struct Sum {
     of_peer: BTreeMap<PeerKey, usize>,
 }
 
-/// Checks that a poller charges each peer for exactly the resources held for it, and that all pollers of a node together stay
-/// within the node's limits. Valid at any time.
+/// Checks that a poller charges each peer for exactly the resources that it holds for the peer, and that all pollers of a
+/// node together stay within the node's limits. May be called at any time.
 pub(crate) fn budgets_are_kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {
@@ -211,9 +212,9 @@ fn is_exact(ledger: &PollerLedger, budget: &BudgetLedger) -> Result<(), String> 
     (used == counted).then_some(()).ok_or_else(wrong)
 }
 
-/// Checks sessions begun by other nodes. Valid at any time. Half-open sessions have no charged TGTs, and strangers have at
-/// most the connections allowed for one host, or for all hosts. The sessions of a host with several have at most the
-/// connections of its share.
+/// Checks sessions begun by other nodes. Half-open sessions have no charged TGTs. Strangers have at most the connections
+/// allowed per host and in total. The sessions of a host with several sessions have at most the connections of the host's
+/// share. May be called at any time.
 pub(crate) fn sessions_are_bounded(
     sessions: &[SessionLedger],
     pollers: &[PollerLedger],
@@ -250,7 +251,7 @@ fn within_bounds<'a>(
     Ok(())
 }
 
-/// Checks the limits of unproven sessions: of strangers by host, and of newcomers by peer.
+/// Checks the limits on unproven sessions: per host for strangers, and per peer for newcomers.
 fn within_unproven(ledger: &SessionLedger) -> Result<(), String> {
     let (of_host, of_peer) = ledger.unproven_limit;
     let mut by_host = BTreeMap::<IpAddr, usize>::new();
@@ -277,7 +278,7 @@ fn within_shares(ledger: &SessionLedger) -> Result<(), String> {
         *sessions += usize::from(session.announced > 0);
     }
     let (node, most) = (ledger.node, ledger.host_limit);
-    // The first session of a host may have any size. Without a device there is neither a limit nor a new session.
+    // The first session of a host may have any size. Without a device, there is neither a limit nor a new session.
     let exceeds = |&(_, (connections, sessions)): &(IpAddr, (u32, usize))| {
         most > 0 && sessions > 1 && connections > most
     };

@@ -1,100 +1,99 @@
-//! The oracle: rules that hold for every call, whatever happens to nodes, machines and packets.
+//! The oracle, with rules that hold for every call, whatever happens to nodes, machines and packets.
 //!
-//! Clients and handlers report each step of a call here, in the order in which the steps happen. A run fails
-//! on the first violation. A rule that is checked elsewhere names its file. [`NOT_JUDGED`] lists what no rule
-//! covers yet.
+//! Clients and handlers report each step of a call here, in the order in which the steps occur. A run fails on the first
+//! violation. If a rule is checked elsewhere, its row names the file. [`NOT_JUDGED`] lists gaps in the rules.
 //!
 //! # Calls
 //! | rule | violated when |
 //! |---|---|
 //! | every call ends once | a call is open long after its deadline or at the end of the run, or ends twice |
-//! | a call runs at most once | a handler is entered twice for one call of a method that is not `#[idempotent]`, at one server or at several |
-//! | a call runs as its own method | the handler of another method is entered, whatever numbers the server's methods had before |
+//! | a call runs at most once | a handler is entered twice for one call to a method that is not `#[idempotent]`, at one server or at several |
+//! | a call runs its own method | the handler of another method is entered, whatever numbers the server's methods had before |
 //! | success is true | a call succeeds although its handler did not run or did not return |
 //! | `may_have_run() == false` is true | the handler of such a call has run, before or after the failure |
-//! | a one-way success arrives | the handler has not run after the calm phase, though the server lived, kept its device and refused no call |
-//! | bytes are equal | arguments or a reply differ from what was sent |
+//! | a successful one-way call arrives | the handler has not run by the end of the calm phase, although the server kept running, kept its device and refused no call |
+//! | bytes are unchanged | arguments or a reply differ from the bytes sent |
 //! | replies match their calls | a call gets the reply of another call |
-//! | errors are equal | a code that only handlers return, its text or its details differ from what the handler returned |
-//! | equal shapes match | a call is refused for the shape of its types, though all nodes run one program |
-//! | a call runs at a server of its name | a handler is entered in a process whose certificate lacks the name that the call's channel expects, unless no proof is needed between the two; or a call fails with `Unauthenticated` though every process at its address has the name (also `run/renamed.rs`) |
-//! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on that channel |
-//! | time only passes | the handler of a nested call has more time left than the calling handler had when it made the call |
-//! | a late request does not leave | a request leaves after its call's deadline, or a call still staged at its deadline counts as one that may have run (`network/sent_frames.rs`, `workload/client.rs`) |
-//! | an unsent call has not run | more calls to a stopped server may have run than it has receives (`run/room.rs`) |
-//! | a waiting call belongs to no session | a call with `Connect::Wait` fails because a session had ended when it was made (`workload/client.rs`) |
+//! | errors are unchanged | a code that only handlers return, its text or its details differ from the values that the handler returned |
+//! | equal shapes match | a call is refused because of the shape of its types, although all nodes run one program |
+//! | a call runs at a server with the expected name | a handler is entered in a process whose certificate lacks the name that the call's channel expects, unless no proof is needed between the two; or a call fails with `Unauthenticated` although every process at its address has the name (also `run/renamed.rs`) |
+//! | ordered calls start in order | a call on an ordered channel starts after a call that was made later on the same channel |
+//! | remaining time only decreases | the handler of a nested call has more time left than the calling handler had when it made the call |
+//! | a late request is not sent | a request is sent after its call's deadline, or a call still staged at its deadline is reported as one that may have run (`network/sent_frames.rs`, `workload/client.rs`) |
+//! | an unsent call has not run | the number of calls to a stopped server that may have run exceeds its number of receives (`run/room.rs`) |
+//! | a waiting call is not tied to a session | a call with `Connect::Wait` fails because a session had ended when it was made (`workload/client.rs`) |
 //!
 //! # Streams
 //! | rule | violated when |
 //! |---|---|
-//! | items are equal | an item is missing, arrives twice or out of order, or differs from what was sent |
-//! | ends are true | a stream ends as finished before its writer has finished or before all of its items; or its error does not give the number of items delivered |
-//! | idle streams are idle | a stream ends by its idle timeout, but its last received item was sent within that timeout |
-//! | writers end with their readers | a writer is kept long after the reader of its stream was dropped (`workload/streams.rs`) |
+//! | items are unchanged | an item is missing, arrives twice or out of order, or differs from the item sent |
+//! | ends are correct | a stream ends as finished before its writer has finished or before all items have arrived; or its error does not give the number of items delivered |
+//! | idle streams are idle | a stream ends because of its idle timeout, but its last received item was sent within that timeout |
+//! | writers end with their readers | a writer exists long after the reader of its stream was dropped (`workload/streams.rs`) |
 //!
 //! # Deadlines, draining and shutdown
 //! | rule | violated when |
 //! |---|---|
-//! | handlers end | a handler runs on after its deadline, after its caller gave up, or after its peer died (`run/draining.rs`) |
-//! | draining starts no handler | a handler is entered in a process that drains or shuts down, or a call refused for it counts as one that may have run |
-//! | draining fails no running call | a handler that ran when draining began, or a call made by it, fails within the grace period; or a new call is not refused within 50 ms (`run/draining.rs`) |
+//! | handlers end | a handler continues after its deadline, after its caller gave up, or after its peer died (`run/draining.rs`) |
+//! | draining starts no handler | a handler is entered in a process that drains or shuts down, or a call refused for this reason is reported as one that may have run |
+//! | draining fails no running call | a handler that was running when draining began, or a call made by it, fails within the grace period; or a new call is not refused within 50 ms (`run/draining.rs`) |
 //! | shutdown keeps its grace period | a call that ends within the grace period fails |
-//! | shutdown is reported | peers' calls end, or the node ends, more than 100 ms after the grace period, or the node more than 100 ms after its last handler; if a handler blocks its poller, peers have 50 ms more (`run/draining.rs`) |
-//! | all objects are released | a QP, an object of a device or an open address remains after shutdown |
+//! | shutdown is reported | peers' calls or the node end more than 100 ms after the grace period, or the node ends more than 100 ms after its last handler; if a handler blocks its poller, peers have 50 ms more (`run/draining.rs`) |
+//! | all objects are released | a QP, another device object or an open address remains after shutdown |
 //!
 //! # Servers that move, drain or fail
 //! | rule | violated when |
 //! |---|---|
 //! | drained servers get no calls | a poller sends a call to a peer after that peer's DRAINED (`run/replicas.rs`) |
-//! | replicas stand in | a call on a balanced channel with time left fails while one server drains, or an idempotent one while one server is killed or fails it, although another one may have it and the retry budget is not spent (`run/replicas.rs`) |
+//! | replicas take over | a call on a balanced channel with time left fails while one server drains, or an idempotent call fails while one server is killed or fails it, although another server may run it and the retry budget is not exhausted (`run/replicas.rs`) |
 //! | an absent peer costs one attempt | after a failed attempt to connect, a call waits longer than one attempt, or waits although the last attempt has just failed; the server is not reached soon after it returns; or a call with `Connect::Wait` ends other than by success or deadline (`run/absence.rs`) |
-//! | vanished clients are forgotten | a node keeps a session with a client that died while idle for more than 30 s (`run/absence.rs`) |
-//! | a silent peer proves that it lives | a call to a node that died more than 1 s after its last message or acknowledgement takes longer than 1.3 s, or may have run (`run/absence.rs`) |
-//! | packets become as small as the path needs | over a path that carries less than the interfaces at its ends, a call fails with another cause, the sessions lost are more than the steps down to the path MTU that fits, or calls do not succeed in the end; or a call over another path fails with that cause (`run/narrow.rs`) |
-//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call with `Connect::Wait` is not sent soon after any of the name's addresses answers (`run/absence.rs`) |
+//! | vanished clients are forgotten | a node keeps a session for more than 30 s with a client that died while idle (`run/absence.rs`) |
+//! | a silent peer is probed | a call takes longer than 1.3 s, or may have run, although its node died more than 1 s after its last message or acknowledgement (`run/absence.rs`) |
+//! | packets become as small as the path requires | over a path with a smaller MTU than the interfaces at its ends, a call fails with another cause, more sessions are lost than there are steps down to the path MTU, or calls do not succeed in the end; or a call over another path fails with this cause (`run/narrow.rs`) |
+//! | a name leads to its server | a call by name, or a task that waits for its channel, gets an error later than one round takes; or a call with `Connect::Wait` is not sent soon after an address of the name answers (`run/absence.rs`) |
 //!
 //! # Resources
 //! | rule | violated when |
 //! |---|---|
 //! | senders hold credits | a node sends or receives an RNR NAK |
 //! | credits are conserved | a granted credit is neither held, in transit nor consumed, or the grants exceed the SRQ's depth (`credits.rs`) |
-//! | everything comes back | at rest a receive is not posted, a send slot not free, a work request outstanding, message memory in use or registered without use, or a call, a handler or a deadline left (`credits.rs`) |
-//! | receives are posted | at rest the SRQs of a device hold another number of receives, lent ones included, than the pollers have posted (`credits.rs`) |
-//! | no machine sleeps beside ready work | a machine sleeps with work to do, and nothing is about to wake it |
-//! | budgets are kept | a peer is charged for anything but what is held for it, or a peer or its host exceeds its limit (`credits.rs`) |
-//! | callers find room | a call waits for room long after there is some, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/room.rs`) |
-//! | jobs start in time | a job of the worker pool starts after its call has ended or without its call's context, or is left at rest (`workload/service.rs`, `run/calm.rs`) |
-//! | method limits are kept | more calls of a method run in a process than its limit allows, a call refused for it counts as one that may have run, or a call is still counted at rest (`workload/service.rs`) |
+//! | all resources are returned | at rest, a receive is not posted, a send slot is not free, a work request is outstanding, message memory is in use or registered without use, or a call, a handler or a deadline remains (`credits.rs`) |
+//! | receives are posted | at rest, the number of receives in the SRQs of a device, including lent ones, differs from the number posted by the pollers (`credits.rs`) |
+//! | no machine sleeps with ready work | a machine sleeps with work to do, and no wake-up is pending |
+//! | budgets are kept | a peer is charged for anything other than the resources held for it, or a peer or its host exceeds its limit (`credits.rs`) |
+//! | callers find room | a call waits long after room has become free, a handler waits for the share reserved for handlers, or one of 64 callers of nested calls never succeeds or ends by its deadline (`run/room.rs`) |
+//! | jobs start in time | a job in the worker pool starts after its call has ended or without its call's context, or remains at rest (`workload/service.rs`, `run/calm.rs`) |
+//! | method limits are kept | more calls to a method run in a process than its limit allows, a call refused for this reason is reported as one that may have run, or a call is still counted at rest (`workload/service.rs`) |
 //!
 //! # Shared memory
 //! | rule | violated when |
 //! |---|---|
-//! | a change of path fails no call | a call fails or takes longer than 50 ms while processes of a host write invalid words into shared memory (`run/paths.rs`) |
-//! | memory has one sender | a call fails, is late or runs twice while a process forges packets of another process in its own memory (`run/paths.rs`) |
-//! | memory is used | long after the last fault, nodes that share memory exchange packets another way (`run/paths.rs`) |
-//! | memory stays consistent | a process finds invalid words in shared memory before any were written on purpose, although processes die between two stores (`run/paths.rs`) |
-//! | memory of dead processes is released | a process has more shared areas than its shards need for the processes that live (`run/paths.rs`) |
+//! | a path change fails no call | a call fails or takes longer than 50 ms while processes on a host write invalid words into shared memory (`run/paths.rs`) |
+//! | memory has one sender | a call fails, is late or runs twice while a process forges another process's packets in its own memory (`run/paths.rs`) |
+//! | memory is used | long after the last fault, nodes that share memory exchange packets over another path (`run/paths.rs`) |
+//! | memory stays consistent | a process finds invalid words in shared memory before any were written deliberately, although processes die between two stores (`run/paths.rs`) |
+//! | memory of dead processes is released | a process has more shared areas than its shards need for the running processes (`run/paths.rs`) |
 //!
 //! # Hostile peers
 //! | rule | violated when |
 //! |---|---|
-//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more of them than the bounds allow (`credits.rs`) |
-//! | a host has half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than its share; a session beyond it is not refused, a node of another host finds no room, or the refused node finds none after the others have gone (`credits.rs`, `run/crowding.rs`) |
-//! | greed harms only the greedy | while a peer is at its limit of handlers or of decoded arguments, a further call of it is not refused by name, or another peer's call fails (`run/greed.rs`) |
-//! | hostility harms only the hostile | next to a peer that breaks the session protocol an honest call fails or is late, the peer's session does not end in time and with its cause, or anything of it is left (`run/hostility.rs`) |
-//! | no packet is diverted or amplified | a packet goes to a forger's port (`network/attacker.rs`), or an address gets more bytes than were sent in its name (`network/strangers.rs`) |
+//! | half-open sessions are cheap | a half-open session holds credit, or strangers have more half-open sessions than the bounds allow (`credits.rs`) |
+//! | a host gets half of an SRQ | the sessions of a host, with peers that the node has not named, have more connections than the host's share; a session beyond this share is not refused, a node on another host finds no room, or the refused node finds none after the others have ended (`credits.rs`, `run/crowding.rs`) |
+//! | greed harms only the greedy | while a peer is at its limit of handlers or decoded arguments, a further call from this peer is not refused with the name of the limit, or another peer's call fails (`run/greed.rs`) |
+//! | hostility harms only the hostile | next to a peer that violates the session protocol, an honest call fails or is late, the peer's session does not end in time and with its cause, or state of the peer remains (`run/hostility.rs`) |
+//! | no packet is diverted or amplified | a packet is sent to a forger's port (`network/attacker.rs`), or an address receives more bytes than were sent in its name (`network/strangers.rs`) |
 //!
 //! # Sealing
 //! | rule | violated when |
 //! |---|---|
-//! | a phase ends | a key seals more than 1,000 frames of a lane, or seals some for more than a second; checked as the next one |
-//! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with one nonce; checked in programs with deliberate faults |
-//! | changed packets are refused | a changed, swapped or repeated packet of a session does not end it, the two nodes give other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
+//! | a phase ends | a key seals more than 1,000 frames of a lane, or is in use for more than a second; checked when the next frame is sealed |
+//! | a nonce is used once | a key seals two frames, two pieces of large messages, or one of each, with the same nonce; checked in programs with deliberate faults |
+//! | changed packets are refused | a changed, swapped or repeated packet in a session does not end it, the two nodes report other causes than expected, or no call succeeds afterwards (`run/tampering.rs`) |
 //!
 //! # Calm
 //! | rule | violated when |
 //! |---|---|
-//! | calm is calm | without faults, with or without an attacker, a call fails or takes longer than [`CALM_LIMIT`] |
+//! | calm calls succeed in time | without faults, with or without an attacker, a call fails or takes longer than [`CALM_LIMIT`] |
 
 pub(crate) mod credits;
 
@@ -133,20 +132,22 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
 /// keepalives or handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Maximum number of frames and maximum duration of a phase, including 100 ms for the turn in which the phase ends.
+/// Maximum number of frames in a phase, and maximum duration of a phase. The duration includes 100 ms for the turn in which
+/// the phase ends.
 const PHASE_FRAMES: u32 = 1000;
 const PHASE_TIME: Duration = Duration::from_millis(1100);
 
-/// Part of a status whose session ended because the path carries smaller packets than the interfaces at its ends.
+/// Part of the status of calls whose session ended because the path MTU is smaller than the MTU of the interfaces at its
+/// ends.
 pub(crate) const TOO_LARGE: &str = "large packets vanish on the way";
 
-/// Maximum time of a call between connected nodes without faults.
+/// Maximum duration of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
-/// Resolution of the time that requests carry.
+/// Resolution of the remaining time in requests.
 const TICK: Duration = Duration::from_micros(1);
 
-/// Server of a call on a balanced channel.
+/// Server address recorded for a call on a balanced channel.
 pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Description of a violation.
@@ -158,18 +159,18 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
-    /// Name that the call's channel expects; `None` for the server's IP address.
+    /// Name that the call's channel expects. `None` for the server's IP address.
     expected: Option<String>,
-    /// Ordered channel of the call.
+    /// Ordered channel on which the call was made.
     channel: Option<u64>,
-    /// Process of the last handler that was entered.
+    /// Process in which a handler was last entered.
     ran_in: Option<u64>,
     made: Time,
-    /// Time left to the calling handler.
+    /// Remaining time of the calling handler.
     time_left: Option<Duration>,
     entered: u32,
     returned: u32,
-    /// Error that the handler returned: code, text and details.
+    /// Error returned by the handler: code, text and details.
     refusal: Option<(Code, String, Bytes)>,
     one_way: bool,
     /// True if the call may run twice.
@@ -187,7 +188,7 @@ pub(crate) struct Certified {
 }
 
 impl Certified {
-    /// Returns the name that a call's channel expects, if the certificate lacks it.
+    /// Returns the name that a call's channel expects if the certificate lacks this name.
     fn lacks_name_of(&self, call: &Call) -> Option<String> {
         let expected = call.expected.clone().unwrap_or_else(|| self.address.ip().to_string());
         (!self.names.contains(&expected)).then_some(expected)
@@ -198,7 +199,7 @@ impl Certified {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Flow {
     pub(crate) call: u64,
-    /// True for the items that the client sends.
+    /// True if the client sends the items.
     pub(crate) from_caller: bool,
 }
 
@@ -207,13 +208,13 @@ pub(crate) struct Flow {
 struct Progress {
     sent: u64,
     received: u64,
-    /// Send times of items in transit.
+    /// Send times of the items in transit.
     under_way: VecDeque<Time>,
     /// Send time of the last received item.
     last_sent: Option<Time>,
-    /// True once the writer has no more items.
+    /// True once the writer has reported that there are no more items.
     is_finished: bool,
-    /// True once the reader has received the end of the items.
+    /// True once the reader has received the end of the stream.
     has_ended: bool,
     /// True once the writer was dropped.
     is_gone: bool,
@@ -226,11 +227,11 @@ enum Ended {
         code: Code,
         may_have_run: bool,
     },
-    /// The future was dropped or its process killed, so the outcome is unknown.
+    /// The future was dropped or its process was killed, so the outcome is unknown.
     GivenUp,
 }
 
-/// Use of a key and a nonce.
+/// The use of a key with a nonce.
 #[derive(Debug, Clone, Copy)]
 struct SealUse {
     sealed: Sealed,
@@ -251,37 +252,37 @@ struct OracleState {
     open: BTreeMap<u64, Time>,
     flows: BTreeMap<Flow, Progress>,
     last: u64,
-    /// Latest call that has started, by ordered channel.
+    /// Last started call, by ordered channel.
     started: BTreeMap<u64, u64>,
     /// Identities of processes, including processes that have ended.
     certified: BTreeMap<u64, Certified>,
-    /// Process that serves at an address.
+    /// Process that serves at each address.
     serving: BTreeMap<SocketAddr, u64>,
-    /// Process to which a client's process has a session, by address.
+    /// Process with which a client's process has a session, by address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
-    /// Last time at which a process at an address started, was about to end or ended, or lost or regained its device.
+    /// Last time at which a process at the address started, was about to end, ended, or lost or regained its device.
     disturbed: BTreeMap<SocketAddr, Time>,
     /// Address of the peer that violates the session protocol.
     hostile: Option<SocketAddr>,
-    /// True if a path carries smaller packets than the interfaces at its ends.
+    /// True if the MTU of a path is smaller than the MTU of the interfaces at its ends.
     is_narrow: bool,
-    /// Processes that drain or shut down, where handlers must not start.
+    /// Processes that drain or shut down. Handlers must not start in them.
     draining: BTreeSet<u64>,
     /// Processes in which each call of `repeat` fails.
     failing: BTreeSet<u64>,
-    /// Servers at which a client's last call used a session with an ended process.
+    /// Servers for which a client's last call used a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Uses of keys, by fingerprint and nonce.
     sealed: BTreeMap<([u8; 16], [u8; 12]), SealUse>,
-    /// First use and number of uses of keys, by fingerprint.
+    /// First use and number of uses of each key, by fingerprint.
     phases: BTreeMap<[u8; 16], (SealUse, u32)>,
-    /// Total time for which machines were stopped, added to the time limits of the rules.
+    /// Total time during which machines were stopped. It is added to the time limits in the rules.
     allowance: Duration,
     broken: Option<Broken>,
 }
 
 impl OracleState {
-    /// Returns the name that a call's channel expects, if a proof is needed and the certificate of a process lacks the name.
+    /// Returns the name that a call's channel expects if a proof is needed and the certificate of a process lacks this name.
     fn missing_name(&self, call: &Call, process: u64) -> Option<String> {
         let (caller, server) = (self.certified.get(&call.process)?, self.certified.get(&process)?);
         let is_exempt = caller.address.ip() == server.address.ip()
@@ -290,21 +291,21 @@ impl OracleState {
         server.lacks_name_of(call).filter(|_| !is_exempt)
     }
 
-    /// Returns true if any process that was at a call's address lacks the name that the channel expects. Processes that are
-    /// exempt from proof may still have proved a name, if the device could not tell their user in time.
+    /// Returns true if any process that has served at a call's address lacks the name that the channel expects. Processes
+    /// exempt from proof may still have proved a name, if the device could not determine their user in time.
     fn may_be_misnamed(&self, call: &Call) -> bool {
         let mut at_address = self.certified.values().filter(|identity| identity.address == call.server);
         at_address.any(|identity| identity.lacks_name_of(call).is_some())
     }
 }
 
-/// The judge of a run. Clones share their state.
+/// The oracle of a run. Clones share their state.
 #[derive(Debug, Clone)]
 pub(crate) struct Oracle {
     clock: Arc<VirtualClock>,
     coverage: Arc<Coverage>,
     state: Arc<Mutex<OracleState>>,
-    /// Writes the trace, if it is kept.
+    /// Writer for the trace, if the trace is kept.
     pen: Option<Pen>,
 }
 
@@ -321,7 +322,7 @@ impl Oracle {
         }
     }
 
-    /// Records a step of a call's handler, for the trace.
+    /// Records a step of a call's handler in the trace.
     pub(crate) fn handler(&self, id: u64, what: &str) {
         self.note(|| format!("call {id}: its handler {what}"));
     }
@@ -371,7 +372,7 @@ impl Oracle {
         Open { oracle: self, id, has_ended: false }
     }
 
-    /// Returns the number of a new ordered channel.
+    /// Returns a number for a new ordered channel.
     pub(crate) fn ordered_channel(&self) -> u64 {
         let mut state = self.lock();
         let number = state.started.len() as u64;
@@ -379,7 +380,7 @@ impl Oracle {
         number
     }
 
-    /// Records that a process entered the handler of a method for a call, with these bytes.
+    /// Records that a process entered a method's handler for a call, with these argument bytes.
     pub(crate) fn entered(&self, id: u64, process: u64, method: &str, body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
@@ -408,7 +409,7 @@ impl Oracle {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
         let left = Context::current().and_then(|handler| handler.time_left());
-        // Rounding may add up to a microsecond, which is also the time sent when no time is left.
+        // Rounding may add up to a microsecond. A request whose time is up also carries one microsecond.
         if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
             self.fail(format!(
                 "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
@@ -472,7 +473,7 @@ impl Oracle {
         self.lock().flows.get(&flow).is_some_and(|progress| progress.is_gone)
     }
 
-    /// Records and judges an item that a reader received.
+    /// Records and checks an item that a reader received.
     pub(crate) fn item_received(&self, flow: Flow, bytes: &[u8]) {
         self.coverage.count(EventKind::StreamItem);
         let mut state = self.lock();
@@ -489,7 +490,7 @@ impl Oracle {
         }
     }
 
-    /// Records and judges the end of a stream at its reader.
+    /// Records and checks the end of a stream at its reader.
     pub(crate) fn stream_ended(&self, flow: Flow) {
         let mut state = self.lock();
         let progress = state.flows.entry(flow).or_default();
@@ -501,7 +502,7 @@ impl Oracle {
         }
     }
 
-    /// Judges the end of a stream by its idle timeout. The send time of the last item is used, as a lower bound of its
+    /// Checks the end of a stream because of its idle timeout. The send time of the last item is a lower bound for its
     /// arrival.
     pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
         self.coverage.count(EventKind::StreamIdle);
@@ -515,7 +516,7 @@ impl Oracle {
         }
     }
 
-    /// Judges a success. `replied` is the call's number in the reply.
+    /// Checks a success. `replied` is the call number in the reply.
     fn succeeded(&self, id: u64, replied: u64) {
         self.coverage.count(EventKind::CallSucceeded);
         if replied != id {
@@ -546,30 +547,31 @@ impl Oracle {
         !self.lock().certified.is_empty()
     }
 
-    /// Records that a process begins to drain or to shut down, and starts no more handlers.
+    /// Records that a process begins to drain or shut down, and starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
     }
 
-    /// Makes each call of `repeat` fail in a process.
+    /// Makes every call to `repeat` fail in a process.
     pub(crate) fn fails_repeats(&self, process: u64) {
         self.lock().failing.insert(process);
     }
 
-    /// Returns true if each call of `repeat` fails in a process.
+    /// Returns true if every call to `repeat` fails in a process.
     pub(crate) fn is_failing(&self, process: u64) -> bool {
         self.lock().failing.contains(&process)
     }
 
-    /// Records that messages at an address may be lost: its process starts, is about to end or ends, or its device is removed
-    /// or restored.
+    /// Records that messages at an address may be lost, because its process starts, is about to end or ends, or its device
+    /// is removed or restored.
     pub(crate) fn disturbed(&self, address: SocketAddr) {
         let now = self.clock.now();
         self.lock().disturbed.insert(address, now);
     }
 
-    /// Judges one-way calls once nothing is in transit. The handler of each successful call must have run, unless its server
-    /// refused the call, or was disturbed after the call was sent. Callers of refused one-way calls are not notified.
+    /// Checks one-way calls once there are no packets in transit. The handler of each successful call must have run, unless
+    /// its server refused the call or was disturbed after the call was sent. Callers of refused one-way calls are not
+    /// notified.
     pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {
@@ -592,7 +594,7 @@ impl Oracle {
         }
     }
 
-    /// Records the process to which a client has a session.
+    /// Records the process with which a client has a session.
     fn reached(&self, id: u64) {
         let mut state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
@@ -606,14 +608,14 @@ impl Oracle {
         }
     }
 
-    /// Judges the bytes of a reply.
+    /// Checks the bytes of a reply.
     pub(crate) fn judge_reply(&self, id: u64, body: &[u8], bytes: usize) {
         if body.len() != bytes || body != pattern(!id, body.len()) {
             self.fail(format!("call {id}: the reply's {} bytes are not the {bytes} sent", body.len()));
         }
     }
 
-    /// Judges a failure.
+    /// Checks a failure.
     fn failed(&self, id: u64, status: &Status) {
         self.coverage.count(EventKind::CallFailed);
         if status.code() == Code::DeadlineExceeded {
@@ -631,7 +633,7 @@ impl Oracle {
                 "call {id} ({what}) failed for the size of packets that all paths carry: {status}"
             ));
         }
-        // A running call is not refused; it ends with the grace period.
+        // A running call is not refused. It ends with the grace period.
         let is_draining = status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining);
         if is_draining && entered == 0 {
             self.coverage.count(EventKind::CallRefusedDraining);
@@ -656,7 +658,7 @@ impl Oracle {
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
 
-    /// Checks that a code which nodes do not return by themselves came from the call's handler.
+    /// Checks that a code which nodes do not generate came from the call's handler.
     fn judge_error(&self, id: u64, status: &Status) {
         let own = [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Cancelled];
         if own.contains(&status.code()) {
@@ -665,7 +667,7 @@ impl Oracle {
         let state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
         let may_not_follow = call.channel.is_some() && !status.may_have_run();
-        // The hostile peer's frames may by chance look like another protocol.
+        // By chance, the hostile peer's frames may look like another protocol.
         let is_strange = state.hostile == Some(call.server) && status.reason() == Some(Reason::OtherProtocol);
         let refusal = call.refusal.clone();
         let is_misnamed = state.may_be_misnamed(call);
@@ -683,7 +685,7 @@ impl Oracle {
             && let Some((method, (_, why))) =
                 text.split_once(" at ").and_then(|(method, rest)| Some((method, rest.split_once(": ")?)))
         {
-            // The text from the handler does not contain the server's address.
+            // The handler's text does not contain the server's address.
             text = format!("{method}: {why}");
         }
         let is_equal = refusal.as_ref().is_some_and(|(code, message, details)| {
@@ -694,7 +696,7 @@ impl Oracle {
         }
     }
 
-    /// Records that a process was killed: its open calls no longer have callers.
+    /// Records that a process was killed, so that its open calls have no caller.
     pub(crate) fn killed(&self, process: u64) {
         let mut open = Vec::new();
         let state = self.lock();
@@ -720,7 +722,7 @@ impl Oracle {
         self.lock().hostile = Some(address);
     }
 
-    /// Sets whether a path carries smaller packets than the interfaces at its ends.
+    /// Sets whether a path has a smaller MTU than the interfaces at its ends.
     pub(crate) fn set_narrow(&self, is_narrow: bool) {
         self.lock().is_narrow = is_narrow;
     }
@@ -752,7 +754,7 @@ impl Oracle {
         }
     }
 
-    /// Records a violation. Only the first one is kept.
+    /// Records a violation. Only the first violation is kept.
     pub(crate) fn fail(&self, why: String) {
         let mut state = self.lock();
         if state.broken.is_none() {
@@ -761,7 +763,6 @@ impl Oracle {
         }
     }
 
-    /// Returns the first violation, if any.
     pub(crate) fn verdict(&self, now: Time) -> Option<Broken> {
         let state = self.lock();
         if state.broken.is_some() {
@@ -790,8 +791,8 @@ impl Oracle {
     }
 }
 
-/// A call in progress. If it is dropped before its end, because its future was dropped or its node ended, it counts as given
-/// up.
+/// A call in progress. The call counts as given up if this value is dropped before the call ends, because the future was
+/// dropped or the node ended.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     oracle: &'a Oracle,
@@ -800,7 +801,7 @@ pub(crate) struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// Returns the call's number, which is part of its arguments.
+    /// Returns the call's number, which is one of its arguments.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -810,7 +811,7 @@ impl Open<'_> {
         self.set(|call| call.one_way = true)
     }
 
-    /// Marks a call that may run twice.
+    /// Marks a call that may run more than once.
     pub(crate) fn idempotent(self) -> Self {
         self.set(|call| call.idempotent = true)
     }
@@ -830,7 +831,7 @@ impl Open<'_> {
         self
     }
 
-    /// Judges the outcome: the call's number in the reply, or an error. Returns the error.
+    /// Checks the outcome, which is the call number in the reply or an error. Returns the error.
     pub(crate) fn end(mut self, outcome: Result<u64, Status>) -> Option<Status> {
         self.has_ended = true;
         match outcome {
@@ -854,7 +855,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Returns the bytes that belong to one call.
+/// Returns the bytes that belong to a call.
 pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(id);
     let mut all = vec![0; bytes];
@@ -862,7 +863,7 @@ pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Returns an item of a stream: mostly small, some larger than a frame.
+/// Returns an item of a stream. Most items are small, and some are larger than a frame.
 pub(crate) fn item(flow: Flow, number: u64) -> Vec<u8> {
     let seed = (flow.call << 21 | u64::from(flow.from_caller) << 20) + number;
     let mut random = fastrand::Rng::with_seed(!seed);

@@ -1,4 +1,4 @@
-//! Nodes that die, are away for a while, or move: callers are notified in time, wait for an attempt to connect that is in
+//! Nodes that die, are absent for a while, or move. Callers are notified in time, wait for a connection attempt that is in
 //! progress but not for the next one, and reach a successor at once.
 
 use super::{Checked, QUIET, Run, Tally};
@@ -21,46 +21,47 @@ const WITNESS: usize = 1;
 pub(super) const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
 /// Maximum time until a successor reaches the other nodes, which have not detected the death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
-/// Maximum time from the first call that fails with a session until all pollers of its node have handled the end of the
-/// session.
+/// Maximum time from the first call that fails with a session until all pollers of the caller's node have handled the end of
+/// the session.
 const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
-/// Maximum time until a node has freed what it holds for a client that vanished while idle.
+/// Maximum time until a node has freed the resources of a client that vanished while idle.
 const CLIENT_IS_FORGOTTEN: Duration = Duration::from_secs(30);
 /// Time without a message or an acknowledgement after which a call first probes its server.
 const SILENCE: Duration = Duration::from_millis(1_100);
 /// Maximum time until a node detects the end of a process with which it shares memory.
 const DEATH_IN_MEMORY: Duration = Duration::from_millis(50);
-/// Maximum time of a call to a node that vanished while idle.
+/// Maximum duration of a call to a node that vanished while idle.
 const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
 
-/// Time for which a node is away.
+/// Time for which a node is absent.
 const AWAY: Duration = Duration::from_secs(10);
-/// Pause of the caller between two calls: shorter than any pause between two failed attempts.
+/// Pause of the caller between two calls. It is shorter than any pause between two failed attempts.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Maximum time of a call that need not wait: the caller and its poller take turns.
+/// Maximum duration of a call that need not wait. The caller and its poller take turns during it.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// Maximum time of a call that waits for one attempt: a handshake is given up after 5 s.
+/// Maximum duration of a call that waits for one attempt. A handshake is abandoned after 5 s.
 const ATTEMPT: Duration = Duration::from_millis(5_100);
-/// Longest pause between two attempts, plus the attempt that follows.
+/// Longest pause between two attempts, plus the duration of the next attempt.
 pub(super) const RETURNS: Duration = Duration::from_secs(11);
-/// Time limit of a call that waits for an absent node. Longer than an unanswered attempt.
+/// Time limit of a call that waits for an absent node. It is longer than an unanswered attempt.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// Offset of a port without a listener from the port of a node.
+/// Offset from a node's port to a port without a listener.
 const NOWHERE: u16 = 500;
 /// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// Time for which a name has no address, and time for which the server of the name is away.
+/// Time for which a name has no address, and time for which the name's server is absent.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// Longest pause between two rounds, plus the longest between two attempts at an address, plus the attempt.
+/// Longest pause between two rounds, plus the longest pause between two attempts at an address, plus the duration of an
+/// attempt.
 const FOUND: Duration = Duration::from_secs(13);
-/// Maximum time of a round: a lookup, and two addresses whose handshakes time out after 5 s each.
+/// Maximum duration of a round, which consists of a lookup and two addresses whose handshakes time out after 5 s each.
 const ROUND: Duration = Duration::from_secs(11);
-/// Time limit of calls by a name that must time out.
+/// Time limit of calls by name that must time out.
 const IN_VAIN: Duration = Duration::from_millis(700);
 
 impl Run {
-    /// Kills a node while another node waits for a reply from it and there is no other activity. The caller is notified within
+    /// Kills a node while another node waits for its reply and there is no other activity. The caller is notified within
     /// [`DEATH_IS_REPORTED`], and the killed node's successor reaches the other nodes within [`SUCCESSOR_REACHES`].
     pub(super) fn one_dies(&mut self) -> Checked {
         let addresses = [VICTIM, WITNESS].map(|node| self.nodes[node].address);
@@ -71,8 +72,8 @@ impl Run {
         let limit = self.scheduler.now() + DEATH_IS_REPORTED;
         self.by(limit, "the caller of a node that was killed is not told", |_| told.get() == 1)?;
         self.has_handlers_by(limit, WITNESS, 0, "a handler runs on for a caller that was killed")?;
-        // Replace the node twice. Calls do not wait for the second replacement, and the other nodes still hold sessions with
-        // the first.
+        // Replace the node twice. Calls do not wait for the second replacement, and the other nodes still have sessions with
+        // the first successor.
         for _ in 0..2 {
             self.replace(VICTIM);
             self.reach_from(VICTIM)?;
@@ -81,7 +82,7 @@ impl Run {
         self.one_vanishes(addresses[0])
     }
 
-    /// Restarts a node to which another has a session: at most the next call uses the old session.
+    /// Restarts a node with which another node has a session. At most the next call uses the old session.
     fn stale_session(&mut self, address: SocketAddr) -> Checked {
         let client = self.client(WITNESS)?;
         self.pass(QUIET);
@@ -98,10 +99,10 @@ impl Run {
         self.within(DEATH_IS_REPORTED + SUCCESSOR_REACHES, why, |_| ended.get() == 1)
     }
 
-    /// Kills a node with idle sessions to other nodes. Sessions that it dialled end by themselves. A call to the node ends
-    /// within [`VANISHED_IS_REPORTED`] and has not run.
+    /// Kills a node with idle sessions to other nodes. The sessions that it dialled end without a call. A call to the node
+    /// ends within [`VANISHED_IS_REPORTED`] and has not run.
     fn one_vanishes(&mut self, address: SocketAddr) -> Checked {
-        // A successor dials all other nodes.
+        // The successor dials all other nodes.
         self.replace(VICTIM);
         self.reach_from(VICTIM)?;
         self.pass(QUIET);
@@ -142,7 +143,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that a node reaches all other nodes within [`SUCCESSOR_REACHES`], each with the first call.
+    /// Checks that a node reaches every other node within [`SUCCESSOR_REACHES`], with the first call to each.
     fn reach_from(&mut self, index: usize) -> Checked {
         let client = self.client(index)?;
         let (reached, servers) = (Tally::default(), client.servers.clone());
@@ -175,7 +176,7 @@ impl Run {
         self.within(RETURNS, why, |_| reached.get() + waited.get() == 2)
     }
 
-    /// Calls a node by a name while its addresses change.
+    /// Calls a node by name while the addresses of the name change.
     pub(super) fn one_moves(&mut self) -> Checked {
         let home = self.nodes[VICTIM].address;
         let nobody = SocketAddr::new(home.ip(), home.port() + NOWHERE);
@@ -198,7 +199,8 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         self.nodes[VICTIM].start(&mut self.scheduler, None);
         self.is_found(&found, "a server that is back")?;
-        // The server dies, and the name moves to another server. Callers find the new server without waiting for the first.
+        // The server dies, and the name moves to another server. Callers find the new server without waiting for the old
+        // one.
         if let Some(successor) = self.nodes.get(2).map(|node| node.address) {
             directory.set(&[home, successor]);
             self.kill(VICTIM);
@@ -209,7 +211,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a call that waits and must succeed. The returned tally counts the success.
+    /// Starts a call that waits and must succeed. The returned tally counts its success.
     fn begin(&self, caller: &Caller) -> Tally {
         let caller = caller.clone();
         let (found, process) = (Tally::default(), caller.client.process);
@@ -246,8 +248,8 @@ fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
     ledger.node != peer && ledger.sessions.iter().any(|session| session.peer.address() == peer)
 }
 
-/// Calls until a call succeeds. After a failed attempt, a call that waits for another attempt is followed by a call that does
-/// not wait. Two calls in a row may each use an attempt started by the caller's wait.
+/// Makes calls until one succeeds. After a failed attempt, a call that waits for another attempt is followed by a call that
+/// does not wait. Two consecutive calls may each use an attempt started by the caller's wait.
 async fn calls_until_reached(client: &Client, server: SocketAddr) {
     let (mut is_known, mut waited) = (false, 0);
     loop {
@@ -272,7 +274,7 @@ async fn calls_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Waits for the node, with a first wait that is too short.
+/// Waits for the node. The first wait is too short.
 async fn waits_until_reached(client: &Client, server: SocketAddr) {
     while !client.call(server, MINUTE, Ask::Number).await.is_some_and(|status| is_attempt(&status)) {
         client.timers.sleep(BETWEEN).await;
@@ -290,12 +292,12 @@ async fn waits_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Returns true if a call ended at its deadline, with the cause for which it was not sent.
+/// Returns true if a call ended at its deadline, with the reason why it was not sent.
 fn is_late(status: &Status) -> bool {
     status.code() == Code::DeadlineExceeded && is_attempt(status)
 }
 
-/// Returns true if a call was not sent because an attempt to connect failed. Requests of a broken session fail in the same
+/// Returns true if a call was not sent because a connection attempt failed. Requests in a broken session fail in the same
 /// way.
 fn is_attempt(status: &Status) -> bool {
     let causes = ["the peer does not answer", "does not connect back", "no node listens", "nothing listens"];
@@ -308,7 +310,7 @@ fn is_refusal(status: &Status) -> bool {
         && status.causes().iter().any(|cause| cause.starts_with("the next attempt to connect is due in"))
 }
 
-/// Addresses of a name, in virtual time.
+/// Addresses of a name, which change in virtual time.
 #[derive(Debug, Clone)]
 struct Directory {
     timers: Timers,
@@ -361,7 +363,8 @@ impl Caller {
         self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
     }
 
-    /// Sends small calls until one does not fail with the end of its session. Returns the error of that call, if it failed.
+    /// Sends small calls until one fails for a reason other than the end of its session, or succeeds. Returns the error of
+    /// this call, if it failed.
     async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
         loop {
             let failure = self.number(MINUTE, connect).await;

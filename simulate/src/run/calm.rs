@@ -1,5 +1,5 @@
-//! Rules after the end of all faults: nodes reach each other again, calls succeed in time, and without calls machines sleep and
-//! all resources are returned. After a shutdown all resources are released.
+//! Rules that hold after all faults have ended. Nodes reach each other again, and calls succeed in time. Without calls,
+//! machines sleep and all resources are returned. After a shutdown, all resources are released.
 
 use super::{Checked, Run, TRY, Tally};
 use crate::network::Conditions;
@@ -14,25 +14,25 @@ use std::time::Duration;
 use trunkline::Code;
 use trunkline_testkit::Hostility;
 
-/// Time from the last fault in which every node must reach every other. A session that was cut off is given
-/// up after seconds, and a handshake is repeated with growing pauses.
+/// Maximum time from the last fault until every node reaches every other node. A session that was cut off is abandoned after
+/// seconds, and a handshake is repeated with increasing pauses.
 const HEALING: Duration = Duration::from_secs(40);
-/// Calls between each two nodes in the calm.
+/// Number of calls between each two nodes in the calm phase.
 const CALM_CALLS: usize = 3;
-/// Packets that an attacker sends in the calm, and the time in which it sends them.
+/// Number of packets that an attacker sends in the calm phase, and the time in which they are sent.
 const CALM_FORGERIES: usize = 40;
 const CALM_FORGING_NS: u64 = 20_000_000;
-/// Time in which unused credit returns.
+/// Time in which unused credit is returned.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
-/// Maximum number of further checks that all resources are returned.
+/// Maximum number of further checks that all resources have been returned.
 const LOOKS: u32 = 5;
-/// Maximum turns of one machine in an idle second: keepalives, and checks of timers.
+/// Maximum number of turns of one machine in an idle second, for keepalives and checks of timers.
 const IDLE_TURNS_PER_S: u64 = 2_000;
-/// Maximum time in which nodes end while there are no calls.
+/// Maximum time in which nodes shut down while there are no calls.
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
-    /// Ends all faults, lets clients finish, and checks that every node reaches every other.
+    /// Ends all faults, lets clients finish, and checks that every node reaches every other node.
     pub(super) fn heal(&mut self) -> Checked {
         self.unbroken()?;
         self.scheduler.trace.line(self.scheduler.now(), "phase", format_args!("faults end"));
@@ -94,7 +94,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Returns an error if calls, jobs or credit are still in use. Meant for times without calls.
+    /// Returns an error if calls, jobs or credit are still in use. Used when there are no calls.
     pub(super) fn rest(&self) -> Checked {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
@@ -136,11 +136,11 @@ impl Run {
         self.unbroken()
     }
 
-    /// Shuts all nodes down, and checks that all their resources are released.
+    /// Shuts down all nodes, and checks that all their resources are released.
     pub(super) fn end(&mut self) -> Checked {
         for node in &self.nodes {
             let rnr = node.running().map_or(0, |(_, running)| running.report().rnr);
-            // A peer that sends beyond its credit may empty an SRQ, and another peer's message then lacks a receive.
+            // A peer that sends beyond its credit may exhaust an SRQ, which then lacks a receive for another peer's message.
             if rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
                 return Err(format!("{rnr} RNR NAKs at {}", node.address));
             }
@@ -171,7 +171,7 @@ impl Run {
 }
 
 impl Client {
-    /// Calls a server until a call succeeds. The first calls may use the session of an ended process.
+    /// Calls a server until a call succeeds. The first calls may use the session of a process that has ended.
     pub(super) async fn until_reached(self, server: SocketAddr) {
         while self.call(server, TRY, Ask::Number).await.is_some() {
             self.timers.sleep(Duration::from_millis(5)).await;
@@ -182,7 +182,7 @@ impl Client {
 async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
     for _ in 0..CALM_CALLS {
         for server in client.servers.clone() {
-            // The pause is long enough for machines to be mostly asleep.
+            // The pause is long enough that machines are usually asleep.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             if random.u8(..4) == 0 {
                 calm_stream(&client, server, &mut random, limit).await;
@@ -224,7 +224,7 @@ async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) 
     }
 }
 
-/// Streams items, which takes several round trips. The duration is not judged.
+/// Streams items over several round trips. The duration is not checked.
 async fn calm_stream(client: &Client, server: SocketAddr, random: &mut fastrand::Rng, limit: Duration) {
     if random.u8(..6) == 0 {
         return client.drop_stream(server, TRY, limit).await;

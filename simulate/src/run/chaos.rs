@@ -1,4 +1,4 @@
-//! Clients call while the plan's faults happen.
+//! The phase in which clients make calls while the plan's faults occur.
 
 use super::Run;
 use crate::coverage::EventKind;
@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Sessions begun by a crowd, and connections of each: twice the limit of half-open ones for one host.
+/// Number of sessions begun by a crowd, and number of connections per session. Together they are twice the limit on
+/// half-open connections of one host.
 const CROWD: u16 = 16;
 const CROWD_POLLERS: u16 = 32;
-/// Sessions begun at nodes with identities: more than the limit of unproven ones for one host.
+/// Number of sessions begun with nodes that have identities. It exceeds the limit on unproven sessions of one host.
 const UNPROVEN_CROWD: u16 = 80;
 
 impl Run {
@@ -64,7 +65,7 @@ impl Run {
         }
     }
 
-    /// Kills a process that was to die between two stores, but made too few stores.
+    /// Kills a process that should have died between two stores but made too few stores.
     pub(super) fn kill_doomed(&mut self, node: usize) {
         if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
             self.kill(node);
@@ -76,7 +77,7 @@ impl Run {
         self.due.insert((when, self.dues), fault);
     }
 
-    /// Sends connection requests of strangers to a node. See [`Fault::Forge`].
+    /// Sends connection requests from strangers to a node. See [`Fault::Forge`].
     fn forge(&mut self, node: usize, other: usize, requests: u8) {
         let (victim, named) = (self.nodes[node].address, self.nodes[other].address);
         let pollers = self.plan.nodes[other].pollers;
@@ -88,7 +89,7 @@ impl Run {
         }
     }
 
-    /// Begins many sessions of one stranger. See [`Fault::Crowd`].
+    /// Begins many sessions from one stranger. See [`Fault::Crowd`].
     fn crowd(&mut self, node: usize) {
         self.scheduler.coverage.count(EventKind::StrangersCrowded);
         let (victim, is_rc) = (self.nodes[node].address, self.plan.rc);

@@ -1,8 +1,8 @@
-//! Nodes of one host that together have more pollers than allowed for a host at a node with a shallow SRQ.
+//! Nodes on one host that together have more pollers than a node with a shallow SRQ allows per host.
 //!
-//! Four more nodes are the server, two callers of one host and one of another. The second caller of the host is refused while
-//! the first has a session. The caller of the other host is served at the same time, and the refused caller is served after the
-//! first has ended.
+//! Four additional nodes are the server, two callers on one host, and a caller on another host. The second caller on the
+//! shared host is refused while the first has a session. Meanwhile, the caller on the other host is served. The refused
+//! caller is served after the first has ended.
 
 use super::absence::RETURNS;
 use super::{Checked, QUIET, Run, TRY};
@@ -15,14 +15,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::Status;
 
-/// Depth of the shallowest SRQ. It has room for 15 remote pollers, at most 7 of them from one host.
+/// Depth of the shallowest SRQ. It has room for 15 remote pollers, at most 7 of which are on one host.
 const DEPTH: u32 = 16;
 const POLLERS: u16 = 4;
 /// Time limit of a call that waits for a session.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Run {
-    /// Connects callers of one host until one is refused. A caller of another host is still accepted.
+    /// Connects callers on one host until one is refused. A caller on another host is still accepted.
     pub(super) fn a_host_has_its_share(&mut self) -> Checked {
         let shallow = |node| NodePlan { pollers: 1, srq_depth: DEPTH, srq_depth_limit: Some(DEPTH), ..node };
         let server = self.start_extra(shallow)?;
@@ -50,8 +50,8 @@ impl Run {
         self.ask(from, to, within, None)?.map_or(Ok(()), |status| Err(status.to_string()))
     }
 
-    /// Sends a call between further nodes. The call waits for a session if `patience` is given. Returns the error, if the call
-    /// failed.
+    /// Sends a call between additional nodes. The call waits for a session if `patience` is given. Returns the error, if the
+    /// call failed.
     fn ask(
         &mut self,
         from: usize,

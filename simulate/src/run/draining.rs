@@ -1,8 +1,8 @@
-//! Ends of handlers and of nodes without other activity.
+//! Ends of handlers and of nodes while there is no other activity.
 //!
 //! A handler ends at its deadline while its caller is stopped. A node drains or shuts down while its handlers run and make
-//! calls: these calls end as usual, new calls are refused within [`REFUSED_WITHIN`], and a busy poller does not delay peers. A
-//! shutdown keeps its grace period, and peers detect it.
+//! calls. These calls end as usual, new calls are refused within [`REFUSED_WITHIN`], and a busy poller does not delay peers.
+//! A shutdown keeps its grace period, and peers detect it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -23,32 +23,33 @@ const WITNESS: usize = 1;
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
 /// Maximum time from the end of the last handler until a draining node detects it.
 const SEEN: Duration = Duration::from_millis(1);
-/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have detected it:
-/// the CM exchanges two messages for each session, and every machine checks its timers within 20 ms.
+/// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have detected
+/// this. The CM exchanges two messages per session, and every machine checks its timers within 20 ms.
 const LEAVING: Duration = Duration::from_millis(100);
-/// Time after the grace period at which sessions are closed even if a poller does not report.
+/// Time after the grace period at which sessions are closed even if a poller does not respond.
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
 /// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);
-/// Duration of the first call made by a handler of a draining node. The call is in flight when the node begins to end.
+/// Duration of the first call made by a handler of a draining node. The call is in flight when the node begins to drain or
+/// shut down.
 const NESTED: Duration = Duration::from_millis(40);
-/// Grace period in which these handlers must end. Unused credit of others returns within 110 ms.
+/// Grace period in which these handlers must end. Unused credit of other senders is returned within 110 ms.
 const HANDLERS_END: Duration = Duration::from_millis(300);
-/// Running handlers of a draining node. One is left for the call of its program.
+/// Number of running handlers at a draining node. One handler is left for the call from the node's program.
 const FORWARDING: usize = HANDLERS.per_peer - 1;
-/// Time limit of the call whose handler must end by itself.
+/// Time limit of a call whose handler must end without a cancellation.
 const DEADLINE: Duration = Duration::from_millis(300);
-/// Time for which the caller is stopped, longer than the deadline.
+/// Time for which the caller is stopped, which is longer than the deadline.
 const STOPPED: Duration = Duration::from_millis(700);
-/// Maximum time from a deadline to the end of its handler. Pollers check deadlines every few milliseconds.
+/// Maximum time from a deadline until its handler ends. Pollers check deadlines every few milliseconds.
 const HANDLER_ENDS: Duration = Duration::from_millis(50);
-/// Running time of a handler whose caller must get the reply in spite of a shutdown.
+/// Running time of a handler whose caller must get the reply despite a shutdown.
 const WORK_US: u64 = 50_000;
 
-/// Violation: calls are not delivered although there is no fault.
+/// Violation reported if calls are not delivered although there is no fault.
 const NOT_ENTERED: &str = "a call does not reach its handler although nothing is wrong";
 
-/// End of a node.
+/// The way in which a node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The node drains, refuses calls, and shuts down once it has drained.
@@ -57,7 +58,7 @@ enum End {
 }
 
 impl Run {
-    /// Stops a caller, so that it cannot cancel its call: the handler ends at its deadline.
+    /// Stops a caller, so that it cannot cancel its call. The handler ends at its deadline.
     pub(super) fn handlers_end(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
         let client = self.client(WITNESS)?;
@@ -66,14 +67,14 @@ impl Run {
         self.scheduler.tasks.add(process, hangs);
         self.has_handlers_by(limit, LEAVER, 1, NOT_ENTERED)?;
         self.scheduler.stop(process, Stopped::Process, STOPPED);
-        // The server's clock for the call started when the request arrived.
+        // On the server's clock, the call began when the request arrived.
         let limit = self.scheduler.now() + DEADLINE + HANDLER_ENDS;
         self.has_handlers_by(limit, LEAVER, 0, "a handler runs on although its deadline has passed")?;
         self.programs_end(STOPPED + QUIET, "a call does not end although its deadline has passed")
     }
 
-    /// Ends a node that has just started, and has a session with at most one node, while its handlers call that node and
-    /// another.
+    /// Ends a node while its handlers call two other nodes. The node has just started, and has a session with at most one of
+    /// the two.
     pub(super) fn one_drains(&mut self) -> Checked {
         let end = if self.random.bool() { End::ShutDown } else { End::Drain };
         let other = self.nodes.len() - 1;
@@ -126,7 +127,7 @@ impl Run {
         self.restart()
     }
 
-    /// Blocks a poller with a handler for longer than the grace period: the callers are notified, and the node ends when the
+    /// Blocks a poller with a handler for longer than the grace period. The callers are notified, and the node ends when the
     /// handler returns.
     pub(super) fn one_is_stuck(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
@@ -142,7 +143,7 @@ impl Run {
             }
         });
         self.by(limit, NOT_ENTERED, |scheduler| scheduler.coverage.of(EventKind::HandlerBlocked) > blocked)?;
-        // Until then the blocked poller stops the clock.
+        // The blocked poller stops the clock until then.
         self.pass(SEEN);
         self.nodes[LEAVER].begin_shutdown(&self.scheduler);
         let why = "the callers of a node that a handler keeps from ending are not told soon";
@@ -151,7 +152,7 @@ impl Run {
         self.restart()
     }
 
-    /// Shuts a node down while another node waits for its replies. A call that ends within the grace period succeeds. The
+    /// Shuts down a node while another node waits for its replies. A call that ends within the grace period succeeds. The
     /// callers of all other calls are notified within [`LEAVING`] after the grace period.
     pub(super) fn one_leaves(&mut self) -> Checked {
         let address = self.nodes[LEAVER].address;
@@ -186,8 +187,8 @@ impl Run {
     }
 }
 
-/// Sends a call to a draining node. The call must be refused within [`REFUSED_WITHIN`]: by the node, or by the caller's own
-/// poller if the poller was notified of the drain.
+/// Sends a call to a draining node. The call must be refused within [`REFUSED_WITHIN`] by the node, or by the caller's
+/// poller if it has been notified of the drain.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;
@@ -200,8 +201,7 @@ async fn refused(client: Client, server: SocketAddr) {
     }
 }
 
-/// Makes a call from the program of a node. It succeeds while the node drains, and is refused once it shuts
-/// down.
+/// Makes a call from a node's program. The call succeeds while the node drains, and is refused once the node shuts down.
 async fn called_from_outside(client: Client, server: SocketAddr, end: End) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;

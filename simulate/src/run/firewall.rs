@@ -1,9 +1,9 @@
-//! A client behind a stateful firewall: its first calls succeed, and its session outlives a pause.
+//! A client behind a stateful firewall. Its first calls succeed, and its session outlives a pause.
 //!
-//! One or two more nodes of one host, which is behind a firewall and perhaps an address translator, call the first node, are
-//! idle, and call again. One of their processes is killed. The first node checks for dead peers once the successor, which has
-//! another port, calls it, and keeps the other session. At last the translator loses its mappings: the nodes get new sessions,
-//! and the first node ends only the sessions with nodes that it cannot reach.
+//! One or two additional nodes on one host are behind a firewall, and perhaps behind an address translator. They call the
+//! first node, are idle, and call again. One of their processes is killed. When its successor calls from another port, the
+//! first node checks for dead peers and keeps the other session. Finally, the translator loses its mappings. The nodes get
+//! new sessions, and the first node ends only the sessions with nodes that it cannot reach.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -18,24 +18,24 @@ use trunkline::Status;
 use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
-/// Maximum time of a first call, whose connection request is sent in two forms.
+/// Maximum duration of a first call, whose connection request is sent in two forms.
 const FIRST: Duration = Duration::from_secs(2);
-/// Maximum time of all further calls.
+/// Maximum duration of all further calls.
 const CALLS: Duration = Duration::from_secs(5);
-/// Length of the pause in seconds. Firewalls close an unused flow during the longer ones.
+/// Length of the pause, in seconds. The longer pauses let the firewall close unused flows.
 const PAUSE_S: RangeInclusive<u64> = 25..=60;
-/// Address of the translator. No host has it.
+/// Address of the translator, which no host has.
 const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 9, 9));
 /// Maximum time from a successor's first call to the end of its predecessor's session.
 const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
 
-/// Maximum time from the loss of a mapping until a client that calls is served again.
+/// Maximum time from the loss of a mapping until a client's calls succeed again.
 const BACK: Duration = Duration::from_secs(5);
-/// Maximum time from the loss of a mapping until the server has ended the session, which it probes each 10 s.
+/// Maximum time from the loss of a mapping until the server has ended the session, which it probes every 10 s.
 const LOST_IS_NOTICED: Duration = Duration::from_secs(15);
 
 impl Run {
-    /// Calls a node from behind a firewall, with a pause, and from another process after a death.
+    /// Calls a node from behind a firewall, with a pause, and then from the successor of a killed process.
     pub(super) fn a_client_is_behind_a_firewall(&mut self) -> Checked {
         let pollers = self.random.u16(1..=3);
         let client = self.start_extra(|node| NodePlan { pollers, is_client: true, ..node })?;
@@ -92,8 +92,8 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the translator's mappings. Clients that call get new sessions, and the server ends only the clients' old
-    /// sessions.
+    /// Removes the translator's mappings. Clients that make calls get new sessions, and the server ends only the clients'
+    /// old sessions.
     fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
         let sessions = |run: &Self| {
             let ledger = run.scheduler.sessions().into_iter().find(|ledger| ledger.node == server);
@@ -134,7 +134,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the TGTs of a server's sessions with further nodes, which it sees at the address `outside`.
+    /// Returns the TGTs of a server's sessions with additional nodes, which the server sees at the address `outside`.
     fn targets_of(
         &self,
         clients: &[usize],
@@ -145,7 +145,7 @@ impl Run {
         clients.iter().map(|at| self.targets(server, seen(at))).collect()
     }
 
-    /// Sends calls of several kinds to a node, each of which must succeed. The first ones may take the time `first`.
+    /// Sends calls of several kinds to a node, each of which must succeed. The first calls may take up to `first`.
     fn calls_through(&mut self, from: usize, server: SocketAddr, first: Duration, what: &str) -> Checked {
         let client = self.client_of(&self.extra[from], vec![server])?;
         let mut random = self.random.fork();
@@ -156,7 +156,7 @@ impl Run {
                     oracle.fail(format!("{text} through a firewall failed: {status}"));
                 }
             };
-            // Calls go to the pollers in turn.
+            // Calls are assigned to the pollers in turn.
             all((0..client.pollers).map(|_| async { judge(client.call(server, first, Ask::Number).await) }))
                 .await;
             for ask in [Ask::Number, Ask::echo(100 << 10, 100 << 10), Ask::Tell(64)] {

@@ -1,15 +1,15 @@
 //! A peer that violates the session protocol. Honest nodes must not be affected.
 //!
-//! The hostile peer is a node of the run, on a separate host, whose frames the network changes
-//! (`trunkline_testkit`). During faults it calls like other nodes. Without faults these rules are checked:
+//! The hostile peer is a node in the run, on a separate host, whose frames are modified by the network
+//! (`trunkline_testkit`). During faults, it makes calls like other nodes. Without faults, these rules are checked:
 //!
 //! | rule | violated when |
 //! |---|---|
-//! | honest calls go on | a call between honest nodes fails, or takes longer than in the calm |
-//! | the session ends, unless the peer only hoards credit that others can do without | it does not end within its bound, or the end is logged with another cause |
-//! | the peer READs only what was sent to it | a READ of anything else is answered with bytes (`sent_frames.rs`) |
-//! | the peer gets no more than others | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
-//! | everything comes back | state of the peer remains at the attacked node after the peer's end |
+//! | honest calls continue | a call between honest nodes fails, or takes longer than in the calm phase |
+//! | the session ends, unless the peer only hoards credit that other peers do not need | it does not end in time, or the end is logged with another cause |
+//! | the peer READs only bytes announced to it | a READ of other bytes is answered (`sent_frames.rs`) |
+//! | the peer gets no more than other peers | a budget is exceeded, or credits of honest pairs are lost, also in its next session |
+//! | all resources are returned | state of the peer remains at the attacked node after the peer's end |
 
 use super::{Checked, QUIET, Run};
 use crate::coverage::EventKind;
@@ -24,21 +24,21 @@ use trunkline_verbs::Time;
 /// Number of small calls that the peer sends at once, and the kind of its large calls.
 const SMALL: usize = 280;
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
-/// Time limit of the hostile peer's calls: longer than a node waits for a peer that accepts nothing.
+/// Time limit of the hostile peer's calls. It is longer than a node waits for a peer that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Calls of the hostile peer during faults, and its longest pause between two calls.
+/// Number of calls that the hostile peer makes during faults, and its longest pause between two calls.
 const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
 /// Time after which the session of a peer that accepts nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Additional time: a poller checks its timers every few milliseconds, and READs the permitted large messages first.
+/// Additional time. A poller checks its timers every few milliseconds, and READs the permitted large messages first.
 const NOTICED: Duration = Duration::from_secs(1);
-/// Rounds of calls by honest nodes while a peer is about to lose its session.
+/// Number of rounds of calls by honest nodes while a peer is about to lose its session.
 const ROUNDS: u32 = 2;
 /// Maximum time until the death of the hostile peer is detected and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// Returns the plan of a hostile peer's node, on a separate host.
+/// Returns the plan for a hostile peer's node, on a separate host.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
@@ -55,11 +55,11 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         Hostility::Hoarding | Hostility::Advanced => &[],
         Hostility::Stingy | Hostility::Unfinished => &["it takes no replies"],
         Hostility::Beyond => &["the peer broke the protocol"],
-        // A random frame kind may look like a kind of a later version.
+        // A random frame kind may be a kind of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
         // A peer whose keys were dropped at the end of its session looks the same.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
-        // The INI of the hostile peer breaks because of the READ, and the peer's node ends the session.
+        // The hostile peer's INI breaks because of the READ, and its node ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
@@ -77,7 +77,7 @@ const fn kind(hostility: Hostility) -> EventKind {
 }
 
 impl Run {
-    /// Starts the hostile peer of the run, if it has one, with clients that call during faults.
+    /// Starts the hostile peer, if the run has one, with clients that make calls during faults.
     pub(super) fn start_hostile(&mut self) {
         let Some(hostility) = self.plan.hostility else { return };
         let Ok(client) = self.hostile_client(hostility) else { return };
@@ -87,7 +87,7 @@ impl Run {
         }
     }
 
-    /// Returns a client of the hostile peer, which is started if necessary.
+    /// Returns a client of the hostile peer. Starts the peer if necessary.
     fn hostile_client(&mut self, hostility: Hostility) -> Checked<Client> {
         let mut node = self.hostile.take().ok_or("the run has no hostile peer")?;
         let seed = self.random.u64(..);
@@ -116,7 +116,7 @@ impl Run {
         self.unbroken()
     }
 
-    /// Returns true if a node has a session with the hostile peer, or state left from one.
+    /// Returns true if a node has a session with the hostile peer, or has state from an earlier one.
     fn knows(&self, hostile: SocketAddr) -> bool {
         let sessions = self.scheduler.sessions();
         let mut peers =
@@ -140,12 +140,12 @@ impl Run {
         self.lend(victim)?;
         let began = self.scheduler.now();
         self.honest_calls()?;
-        // A hoarder loses its session only if others lack the credit for long.
+        // A hoarder loses its session only if other peers lack the credit for a long time.
         if hostility != Hostility::Hoarding {
             self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // The next session of the hostile peer gets no more connections than the first.
+        // The hostile peer's next session gets no more connections than the first.
         self.flood(&client, address);
         self.honest_calls()?;
         drop(client);
@@ -153,7 +153,7 @@ impl Run {
         let limit = self.scheduler.now() + FORGOTTEN;
         loop {
             let (now, rest) = (self.qps(victim), self.rest());
-            // The earlier count may include connections that were ending, so fewer QPs are fine.
+            // The earlier count may include connections that were ending, so fewer QPs are accepted.
             if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
                 return Ok(());
             }
@@ -178,11 +178,11 @@ impl Run {
         }
     }
 
-    /// Calls the hostile peer from a node, with slices of buffers among the arguments.
+    /// Calls the hostile peer from a node. Some of the arguments are slices of buffers.
     fn lend(&mut self, victim: usize) -> Checked {
         let hostile = self.hostile.as_ref().map(|node| node.address).ok_or("the run has no hostile peer")?;
         let client = self.client(victim)?;
-        // At least one argument of four in a row is a slice.
+        // At least one in four consecutive arguments is a slice.
         for _ in 0..LENT_CALLS {
             let client = client.clone();
             self.scheduler.tasks.add(client.process, async move {
@@ -192,12 +192,12 @@ impl Run {
         Ok(())
     }
 
-    /// Sends calls between honest nodes, as in the calm.
+    /// Sends calls between honest nodes, as in the calm phase.
     fn honest_calls(&mut self) -> Checked {
         self.calm_calls(PATIENCE, "honest calls do not end next to a hostile peer")
     }
 
-    /// Checks that the session ends in time and with its cause, while honest calls continue.
+    /// Checks that the session ends in time and with the expected cause, while honest calls continue.
     fn loses_its_session(&mut self, hostility: Hostility, victim: SocketAddr, began: Time) -> Checked {
         let hostile = self.hostile.as_ref().map(|node| node.address);
         let bound = if takes_long(hostility) { STALL_LIMIT + NOTICED } else { NOTICED };
@@ -213,7 +213,8 @@ impl Run {
                 self.honest_calls()?;
             }
         }
-        // The node of the hostile peer may be the first to detect a stall, because the network has removed frames of the peer.
+        // The hostile peer's node may be the first to detect a stall, because the network has removed frames sent by this
+        // peer.
         let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));
@@ -226,7 +227,7 @@ impl Run {
         self.unbroken()
     }
 
-    /// Returns the numbers of connections of a node.
+    /// Returns the number of connections of a node, by direction.
     fn qps(&self, node: usize) -> Qps {
         let report = self.nodes[node].running().map(|(_, node)| node.report());
         report.map_or_else(Qps::default, |report| Qps { ini: report.ini, tgt: report.tgt })

@@ -1,8 +1,8 @@
-//! One run: nodes start, clients call and faults happen. Then all faults end, and no effects of them may remain.
+//! One run. Nodes start, clients make calls and faults occur. Then all faults end, and no effects of them may remain.
 //!
-//! After the faults, the phases of [`PHASES`] follow one after another. A phase uses the nodes of the plan and may add further
-//! nodes, which end with the phase. It begins without calls in flight, and fails with the first violation. The last phase shuts
-//! all nodes down.
+//! After the faults, the [`PHASES`] are executed in order. A phase uses the nodes of the plan and may add further nodes,
+//! which end with the phase. It begins without calls in flight, and fails with the first violation. The last phase shuts
+//! down all nodes.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::identity::Authority;
@@ -39,19 +39,18 @@ mod rings;
 mod room;
 mod tampering;
 
-/// Time limit of each attempt to reach a node.
+/// Time limit for each attempt to reach a node.
 const TRY: Duration = Duration::from_millis(500);
 /// Time after the last call in which all credit granted for a burst decays.
 const QUIET: Duration = Duration::from_millis(300);
-/// Interval at which handlers are counted.
+/// Interval at which running handlers are counted.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Result of a check. The error describes a violation.
 type Checked<T = ()> = Result<T, String>;
 
-/// A part of a run without faults.
 struct Phase {
-    /// Name in the trace.
+    /// Name shown in the trace.
     name: &'static str,
     /// Returns true if runs with this plan have the phase.
     belongs_to: fn(&Plan) -> bool,
@@ -113,7 +112,6 @@ const PHASES: &[Phase] = &[
     Phase::of_all("shut down", Run::end),
 ];
 
-/// Outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// The violation, if any.
@@ -123,11 +121,11 @@ pub(crate) struct Outcome {
     pub(crate) turns: u64,
     /// Virtual time that passed in the run.
     pub(crate) simulated: Duration,
-    /// Checksum, equal in two runs of one seed.
+    /// Checksum, which is equal in two runs with the same seed.
     pub(crate) checksum: u32,
 }
 
-/// Runs a seed, with these numbers of pollers if given.
+/// Runs a seed. Overrides the numbers of pollers if `pollers` is given.
 pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let coverage = Arc::new(Coverage::default());
     let plan = Plan::new(seed).with_pollers(pollers);
@@ -158,7 +156,7 @@ pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome 
     }
 }
 
-/// Number of programs that have ended. Clones share it.
+/// Number of programs that have ended. Clones share the number.
 #[derive(Debug, Clone, Default)]
 struct Tally(Rc<Cell<usize>>);
 
@@ -176,11 +174,11 @@ struct Run {
     plan: Plan,
     scheduler: Scheduler,
     nodes: Vec<SimNode>,
-    /// Further nodes of the current phase.
+    /// Additional nodes in the current phase.
     extra: Vec<SimNode>,
-    /// The hostile peer, in a run that has one.
+    /// The hostile peer, if the run has one.
     hostile: Option<SimNode>,
-    /// Authority of the nodes' certificates, if they have identities.
+    /// Authority for the nodes' certificates, if the nodes have identities.
     authority: Option<Authority>,
     random: fastrand::Rng,
     /// Pending faults, by time and sequence number.
@@ -227,7 +225,6 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the violation, if any.
     fn unbroken(&self) -> Checked {
         self.scheduler.oracle.verdict(self.scheduler.now()).map_or(Ok(()), |broken| Err(broken.0))
     }
@@ -237,12 +234,12 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + time, |_| false);
     }
 
-    /// Runs until `done`. If that takes longer than `time`, `why` is the violation.
+    /// Runs until `done` returns true. If this takes longer than `time`, `why` is the violation.
     fn within(&mut self, time: Duration, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         self.by(self.scheduler.now() + time, why, done)
     }
 
-    /// Runs until `done`, like [`Run::within`], up to a point in time.
+    /// Runs until `done` returns true, like [`Run::within`], up to a point in time.
     fn by(&mut self, limit: Time, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         let is_done = self.scheduler.run_until(limit, done);
         self.unbroken()?;
@@ -254,7 +251,7 @@ impl Run {
         self.within(time, why, |scheduler| scheduler.tasks.len() == 0)
     }
 
-    /// Runs until this number of handlers run at a node.
+    /// Runs until this number of handlers is running on a node.
     fn has_handlers_by(&mut self, limit: Time, node: usize, handlers: usize, why: &str) -> Checked {
         let address = self.nodes[node].address;
         loop {
@@ -271,7 +268,7 @@ impl Run {
         }
     }
 
-    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the last handle of
+    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the last handle to
     /// the node.
     fn has_ended_by(&mut self, limit: Time, process: u64) -> Checked {
         let is_over = |name: &&str| name.ends_with("card");
@@ -296,14 +293,14 @@ impl Run {
         tally
     }
 
-    /// Sends a call whose handler never returns, from a node. The call is counted when it fails.
+    /// Sends a call from a node to a handler that never returns. The call is counted when it fails.
     fn hang(&mut self, caller: usize, server: SocketAddr) -> Checked<Tally> {
         let client = self.client(caller)?;
         let process = client.process;
         Ok(self.program(process, async move { drop(client.call(server, MINUTE, Ask::Hang).await) }))
     }
 
-    /// Starts a node and its clients. If `stores` is given, the process dies after that number of stores.
+    /// Starts a node and its clients. If `stores` is given, the process dies after this number of stores to shared memory.
     fn start(&mut self, index: usize, stores: Option<u64>) {
         self.nodes[index].start(&mut self.scheduler, stores);
         for _ in 0..self.plan.nodes[index].clients {
@@ -313,7 +310,7 @@ impl Run {
         }
     }
 
-    /// Starts a further node on a separate host. Returns its index among the further ones.
+    /// Starts an additional node on a separate host. Returns its index among the additional nodes.
     fn start_extra(&mut self, set: impl FnOnce(NodePlan) -> NodePlan) -> Checked<usize> {
         // The next number may belong to the hostile peer.
         let host = self.nodes.len() + 1 + self.extra.len();
@@ -325,7 +322,7 @@ impl Run {
         Ok(self.extra.len() - 1)
     }
 
-    /// Returns a client of a node that calls all others.
+    /// Returns a client on a node that calls all other nodes.
     fn client(&mut self, index: usize) -> Checked<Client> {
         let others = self.nodes.iter().enumerate().filter(|(other, _)| *other != index);
         let others = others.map(|(_, node)| node.address).collect();
@@ -333,7 +330,7 @@ impl Run {
         Ok(Client { random, ..self.client_of(&self.nodes[index], others)? })
     }
 
-    /// Returns a client of a node that calls these servers.
+    /// Returns a client on a node that calls these servers.
     fn client_of(&self, node: &SimNode, servers: Vec<SocketAddr>) -> Checked<Client> {
         let (process, running) = node.running().ok_or("a node is not running")?;
         Ok(Client {
@@ -348,7 +345,6 @@ impl Run {
         })
     }
 
-    /// Returns the process of a node.
     fn process(&self, node: usize) -> Checked<u64> {
         self.nodes[node].process().ok_or_else(|| "a node is not running".to_owned())
     }
@@ -363,13 +359,12 @@ impl Run {
         self.nodes[node].kill(&mut self.scheduler);
     }
 
-    /// Kills a node, and starts its successor.
     fn replace(&mut self, node: usize) {
         self.kill(node);
         self.nodes[node].start(&mut self.scheduler, None);
     }
 
-    /// Writes the final state of a failed run into the trace.
+    /// Writes the final state of a failed run to the trace.
     fn show_end(&self) {
         if let Err(why) = self.unbroken() {
             let scheduler = &self.scheduler;
@@ -378,14 +373,13 @@ impl Run {
         }
     }
 
-    /// Drops the remains of a failed run, so that the next one starts clean.
+    /// Drops the remains of a failed run, so that the next run starts from a clean state.
     fn clear(&mut self) {
         for node in self.nodes.iter_mut().chain(&mut self.extra).chain(&mut self.hostile) {
             node.kill(&mut self.scheduler);
         }
     }
 
-    /// Returns the ledgers of honest nodes.
     fn ledgers(&self) -> Vec<PollerLedger> {
         let hostile = self.hostile.as_ref().map(|node| node.address);
         let mut ledgers = self.scheduler.ledgers();
@@ -393,7 +387,8 @@ impl Run {
         ledgers
     }
 
-    /// Checks the conservation of credits and the budgets, and that nodes do not send to the attacker. Valid at any time.
+    /// Checks that credits are conserved and budgets are kept, and that nodes do not send to the attacker. May be called at
+    /// any time.
     fn count_credits(&self) -> Checked {
         self.unbroken()?;
         self.scheduler.network.broken().map_or(Ok(()), Err)?;

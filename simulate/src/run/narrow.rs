@@ -1,7 +1,7 @@
-//! A path that carries smaller packets than the interfaces at its ends, and silently drops larger ones.
+//! A path whose MTU is smaller than the MTU of the interfaces at its ends. It silently drops larger packets.
 //!
-//! One more node calls the first one over such a path. Each lost session lowers the path MTU of the next session by one step,
-//! until calls of all sizes succeed. The calls of a successor of this node lose no further session.
+//! An additional node calls the first node over such a path. Each lost session lowers the path MTU of the next session by
+//! one step, until calls of all sizes succeed. The calls from a successor of this node lose no further session.
 
 use super::{Checked, Run, TRY};
 use crate::coverage::EventKind;
@@ -11,13 +11,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Path MTUs that a path carries with all headers, and their distance from the largest one in steps.
+/// Path MTUs whose packets fit the path with all headers, each with its number of steps below the largest path MTU.
 const STEPS: [(usize, usize); 4] = [(256, 4), (512, 3), (1024, 2), (2048, 1)];
-/// Maximum length of the headers and the ICRC of a packet, and of packets outside of QPs.
+/// Maximum length of a packet's headers and ICRC, and of packets outside QPs.
 const OVERHEAD: usize = 64;
 /// Time limit of a call that may end with its session.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum time of all calls.
 const CALLS: Duration = Duration::from_secs(30);
 
 impl Run {

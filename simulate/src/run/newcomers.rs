@@ -1,6 +1,6 @@
-//! A process at a node's address, as behind a shared address translator, which claims that the node was restarted.
+//! A process that shares a node's address, as behind an address translator, and claims that the node was restarted.
 //!
-//! It proves the address with a cookie and has no certificate. The live session continues, and its calls succeed.
+//! The process proves the address with a cookie and has no certificate. The live session continues, and its calls succeed.
 
 use super::{Checked, Run, TRY};
 use crate::coverage::EventKind;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use trunkline_transport::ledger::SessionEntry;
 use trunkline_verbs::QpNumber;
 
-/// Number of claims: more than the limit of candidates per peer.
+/// Number of claims, which exceeds the limit on candidates per peer.
 const CLAIMS: usize = 6;
-/// Time after the claims: longer than the life of a candidate.
+/// Time after the claims, which exceeds the lifetime of a candidate.
 const AFTER: Duration = Duration::from_secs(7);
 
 impl Run {
-    /// Sends claims that a node was restarted, while that node runs and has a session with another node.
+    /// Sends claims that a node was restarted while this node runs and has a session with another node.
     pub(super) fn a_neighbour_claims_a_restart(&mut self) -> Checked {
         let (victim, named) = (self.nodes[0].address, self.nodes[1].address);
         let call = |run: &mut Self| {
@@ -59,13 +59,12 @@ impl Run {
         }
     }
 
-    /// Returns the TGTs of a node's session with another.
+    /// Returns the TGTs of a node's session with another node.
     pub(super) fn targets(&self, node: SocketAddr, peer: SocketAddr) -> Checked<Vec<QpNumber>> {
         let session = self.session(node, peer).filter(|session| session.is_up);
         Ok(session.ok_or("a session is not up")?.targets)
     }
 
-    /// Returns a node's session with another.
     pub(super) fn session(&self, node: SocketAddr, peer: SocketAddr) -> Option<SessionEntry> {
         let ledger = self.scheduler.sessions().into_iter().find(|ledger| ledger.node == node)?;
         ledger.sessions.into_iter().find(|session| session.peer.address() == peer)

@@ -1,4 +1,4 @@
-//! Packets change their path without other faults. Calls must not fail.
+//! Path changes of packets without other faults. Calls must not fail.
 
 use super::{Checked, QUIET, Run, Tally, rings};
 use crate::coverage::EventKind;
@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Calls of each client during the disturbances, and the longest pause between two calls.
+/// Number of calls that each client makes during the disturbances, and the longest pause between two calls.
 const CALLS: usize = 8;
 const THINK_NS: u64 = 2_000_000;
-/// Number of disturbances of shared memory, and the time in which they happen.
+/// Number of disturbances of shared memory, and the time in which they occur.
 const TIMES: usize = 6;
 const WITHIN_NS: u64 = 12_000_000;
-/// Maximum time of a call: a lost packet is sent again at once, or after a time-out.
+/// Maximum duration of a call. A lost packet is sent again at once, or after a timeout.
 const LIMIT: Duration = Duration::from_millis(50);
 /// Time limit of the calls, which is never reached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Run {
-    /// Writes invalid words into the memory of nodes that share it: their packets move to the network, and later back to
-    /// memory.
+    /// Writes invalid words into the memory of nodes that share it. Their packets move to the network, and later back to
+    /// shared memory.
     pub(super) fn paths_change(&mut self) -> Checked {
         self.memory_is_used()?;
         self.memory_makes_sense()?;
@@ -60,7 +60,7 @@ impl Run {
         self.within(PATIENCE * 20, why, |_| ended.get() == nodes)
     }
 
-    /// Returns the nodes that share memory with at least two others of their host.
+    /// Returns the nodes that share memory with at least two other nodes on their host.
     fn forgers(&self) -> Vec<usize> {
         let share = |index: &usize| self.nodes[*index].plan.shares_memory;
         let others = |index: usize| self.others_of_host(index).filter(share).count();
@@ -72,18 +72,18 @@ impl Run {
         (0..self.nodes.len()).filter(move |other| *other != node && self.nodes[*other].address.ip() == host)
     }
 
-    /// Puts packets into a node's own memory: the last ones that other nodes of its host have sent, with the next PSN. The
-    /// node's own rings are also broken.
+    /// Puts packets into a node's own memory. They are the last packets that other nodes on its host have sent, with the
+    /// next PSN. The node's own rings are also broken.
     ///
-    /// `forged` holds the packets forged so far, at most one per time and area of the host. Forged packets are not copied:
-    /// they may be derived from a packet of this node, which may legitimately send it.
+    /// `forged` contains the packets forged so far, at most one per time and area of the host. Forged packets are not
+    /// copied, because they may be derived from this node's packets, which the node may legitimately send.
     fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) -> Checked {
         // Invalid words detected after this are expected.
         self.memory_makes_sense()?;
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
         let before = produced();
-        // Wait until the node has put a packet into its own ring: a receiver then checks that ring.
+        // Wait until the node has put a packet into its own ring. A receiver then checks this ring.
         self.scheduler.run_until(self.scheduler.now().plus_ns(WITHIN_NS), |_| produced() != before);
         let others = self.others_of_host(node).flat_map(|other| self.nodes[other].areas());
         let packets =
@@ -110,7 +110,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that shared memory did not contain invalid words before any were written on purpose, although processes died
+    /// Checks that shared memory contained no invalid words before any were written deliberately, although processes died
     /// between two stores.
     fn memory_makes_sense(&self) -> Checked {
         let written = [EventKind::MemoryScribbled, EventKind::MemoryForged];
@@ -126,8 +126,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that nodes of one host, if all of them share memory, use it on each of their shards. After invalid words the
-    /// nodes return to shared memory too, but possibly much later, so runs with invalid words are not checked.
+    /// Checks that nodes on one host use shared memory on each of their shards, if all of them share memory. Runs with
+    /// invalid words are not checked: after invalid words, nodes may return to shared memory much later.
     fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return Ok(());
@@ -145,8 +145,8 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that memory shared with ended processes is released: each process has at most one pair with
-    /// each living process for each two shards.
+    /// Checks that memory shared with ended processes is released. Each process has at most one pair of areas for each
+    /// combination of its shard and a shard of a running process.
     fn memory_is_released(&mut self) -> Checked {
         self.pass(QUIET);
         for (index, node) in self.nodes.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! A server that comes back with a certificate for another name.
+//! A server that returns with a certificate for another name.
 //!
-//! Calls of channels that expect the server's address fail or wait, and do not run at the server until it has the first
+//! Calls on channels that expect the server's address fail or wait. They do not run on the server until it has its first
 //! certificate again.
 
 use super::absence::{DEATH_IS_REPORTED, RETURNS};
@@ -15,11 +15,10 @@ use trunkline::{Code, Connect, Status};
 const OTHER: &str = "other.example";
 /// Time limit of a call that must time out.
 const IN_VAIN: Duration = Duration::from_millis(300);
-/// Time limit of a stage.
 const STAGE: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// Restarts a server under another name, and again under its first one.
+    /// Restarts a server under another name, and then again under its first name.
     pub(super) fn a_server_is_renamed(&mut self) -> Checked {
         let at = self.start_extra(|node| node)?;
         let address = self.extra[at].address;
@@ -51,7 +50,7 @@ impl Run {
         self.within(STAGE, why, |_| named.get() + waited.get() == 2)
     }
 
-    /// Kills a further node. Its successor presents another certificate.
+    /// Kills an additional node. Its successor presents another certificate.
     fn restart_as(&mut self, at: usize, files: PemFiles) {
         self.extra[at].kill(&mut self.scheduler);
         self.extra[at].present(files);
@@ -73,7 +72,7 @@ impl Client {
         self.expect("a call that waits in vain", status, Some(Code::DeadlineExceeded));
     }
 
-    /// Calls a killed server until a call does not use the session of the dead process.
+    /// Calls a killed server until a call does not use the session with the dead process.
     async fn meet_dead_session(&self, server: SocketAddr) {
         let is_dead = |status: &Status| status.code() == Code::Unavailable;
         for name in [OTHER, &server.ip().to_string()] {

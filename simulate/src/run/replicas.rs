@@ -1,8 +1,8 @@
-//! Replicas of a service behind a balanced channel, which drain, die, fail calls and come back under load.
+//! Replicas of a service on a balanced channel, which drain, die, fail calls and return under load.
 //!
-//! Four more nodes are three servers and their caller. One server at a time is away. Programs call continuously, and calls in
-//! flight at a fault have enough time left to survive it. While a server drains, further programs call it directly, and
-//! through channels that have not been notified of the drain.
+//! Four additional nodes are three servers and their caller. One server at a time is absent. Programs make calls
+//! continuously, and calls in flight at a fault have enough time left to survive it. While a server drains, further programs
+//! call it directly, and through channels that have not been notified of the drain.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -18,24 +18,24 @@ use std::time::Duration;
 use trunkline::{CallOptions, Channel, Connect, Limit, Policy, Status};
 
 const SERVERS: usize = 3;
-/// Limit of calls in flight and of running handlers at each of the nodes: more than the phase needs.
+/// Limit on calls in flight, and on running handlers, at each of the nodes. It is higher than the phase needs.
 const ROOM: Limit = Limit { per_peer: 256, in_all: 256 };
-/// Grace period of a shutdown, longer than any handler runs.
+/// Grace period of a shutdown, which is longer than any handler runs.
 const GRACE: Duration = Duration::from_millis(300);
-/// Calls in flight before a fault. Every second one may run twice.
+/// Number of calls in flight before a fault. Every second call may run twice.
 const CALLS: usize = 12;
-/// Time limit of calls that must succeed: the end of a session is detected within 3 s.
+/// Time limit of calls that must succeed. The end of a session is detected within 3 s.
 const LONG: Duration = Duration::from_secs(20);
-/// Programs that call continuously, and their longest pause.
+/// Number of programs that make calls continuously, and their longest pause.
 const PROGRAMS: usize = 3;
 const PAUSE_US: u64 = 100_000;
-/// Programs that call a draining server, their longest pause, and the duration. A server whose handlers take at most
-/// [`BRIEF_US`] has drained earlier.
+/// Number of programs that call a draining server, their longest pause, and the duration. A server drains faster if its
+/// handlers take at most [`BRIEF_US`].
 const PROBES: usize = 4;
 const PROBE_PAUSE_US: u64 = 80;
 const PROBED: Duration = Duration::from_millis(4);
 const BRIEF_US: u64 = 1_500;
-/// Running time of handlers that a fault interrupts.
+/// Running time of handlers that are interrupted by a fault.
 const HELD_US: u64 = 10_000;
 
 /// The way in which a server leaves.
@@ -64,7 +64,7 @@ struct Job {
 }
 
 impl Run {
-    /// Stops and restarts servers of one balanced channel.
+    /// Stops and restarts the servers on one balanced channel.
     pub(super) fn replicas_leave(&mut self) -> Checked {
         for _ in 0..=SERVERS {
             self.start_extra(|node| NodePlan { handlers: ROOM, calls: Some(ROOM), ..node })?;
@@ -74,7 +74,7 @@ impl Run {
         let client = self.client_of(&self.extra[SERVERS], addresses)?;
         let process = client.process;
         let calls = Calls { channel: channel(&client, policy), client, policy };
-        // Every server is reached before the first one leaves.
+        // Reach every server before the first one leaves.
         self.scheduler.tasks.add(process, reach(calls.client.clone()));
         self.programs_end(QUIET, "a server is not reached although nothing is wrong")?;
         let is_over = Rc::new(Cell::new(false));
@@ -100,7 +100,7 @@ impl Run {
         self.programs_end(LONG, "calls to replicas do not end although all are back")
     }
 
-    /// Shuts a server down during calls, all of which succeed.
+    /// Shuts down a server during calls, all of which succeed.
     fn replica_drains(&mut self, calls: &Calls, at: usize) -> Checked {
         let victim = self.extra[at].process().ok_or("a node is not running")?;
         let address = self.extra[at].address;
@@ -125,7 +125,7 @@ impl Run {
         self.has_ended_by(limit, victim)
     }
 
-    /// Kills a server, perhaps while it drains: calls that may run twice succeed.
+    /// Kills a server, perhaps while it drains. Calls that may run twice succeed.
     fn replica_dies(&mut self, calls: &Calls, at: usize, departure: Departure) -> Checked {
         let ended = self.call_at_once(calls, HELD_US, |job| job.idempotent);
         let held = Duration::from_micros(HELD_US);
@@ -140,7 +140,7 @@ impl Run {
         self.within(LONG, "calls to a server that was killed do not end", |_| ended.get() == CALLS)
     }
 
-    /// Makes a server fail calls. Calls that may run twice succeed at other servers.
+    /// Makes a server fail calls. Calls that may run twice succeed on other servers.
     fn replica_fails(&mut self, calls: &Calls, at: usize) -> Checked {
         let faulty = self.extra[at].process().ok_or("a node is not running")?;
         self.scheduler.coverage.count(EventKind::ReplicaFailed);
@@ -150,8 +150,8 @@ impl Run {
         self.replica_drains(calls, at)
     }
 
-    /// Sends calls whose handlers take up to `most_us`. The calls chosen by `must_succeed` must succeed. Calls are counted when
-    /// they end.
+    /// Sends calls whose handlers run for up to `most_us`. The calls selected by `must_succeed` must succeed. Calls are
+    /// counted when they end.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
         let ended = Tally::default();
         for number in 0..CALLS {
@@ -194,7 +194,7 @@ impl Calls {
         open.end(outcome)
     }
 
-    /// Calls continuously, and ignores the outcomes.
+    /// Makes calls continuously and ignores the outcomes.
     async fn go_on(self, mut random: fastrand::Rng, is_over: Rc<Cell<bool>>) {
         while !is_over.get() {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
@@ -205,7 +205,7 @@ impl Calls {
         }
     }
 
-    /// Calls through new channels, which have not been notified that a server drains.
+    /// Makes calls through new channels, which have not been notified that a server drains.
     async fn probe(self, mut random: fastrand::Rng, lasts: Duration) {
         let until = self.client.timers.now() + lasts;
         while self.client.timers.now() < until {
@@ -225,7 +225,8 @@ fn channel(client: &Client, policy: Policy) -> Channel {
     client.node.channel(client.servers.clone()).balanced(policy)
 }
 
-/// Calls one server without a balanced channel, which would avoid a draining server. Such a call may fail.
+/// Calls one server without a balanced channel, because a balanced channel would avoid a draining server. Such a call may
+/// fail.
 async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand::Rng, lasts: Duration) {
     let until = client.timers.now() + lasts;
     while client.timers.now() < until {
@@ -234,7 +235,6 @@ async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand:
     }
 }
 
-/// Calls every server.
 async fn reach(client: Client) {
     for server in client.servers.clone() {
         if let Some(status) = client.number_waiting(server, LONG).await {

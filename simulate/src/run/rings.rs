@@ -1,27 +1,25 @@
-//! Packets that a process puts into its own rings of shared memory in the name of another process.
+//! Packets that a process puts into its own shared-memory rings in the name of another process.
 //!
 //! The forger uses the QP numbers and the next PSN of the other process, so only the ring identifies the sender. This module
-//! contains the parts of an area's layout that a forger needs. Forged packets are never copied: they may be derived from
-//! packets of the current forger, which may legitimately send them.
+//! contains the parts of an area's layout that a forger needs. Forged packets are never copied, because they may be derived
+//! from the current forger's packets, which the forger may legitimately send.
 
 use std::collections::BTreeSet;
 use trunkline_roce::wire::{Operation, Packet};
 use trunkline_verbs::Memory;
 
-/// Offset of the word that counts the bytes produced.
+/// Offset of the word that contains the number of bytes produced.
 const PRODUCED: usize = 0;
-/// Offset of the ring.
 const RING: usize = 4096;
-/// Size of a record's header, which holds the packet's length.
+/// Size of a record's header, which contains the length of the packet.
 const HEADER: usize = 8;
-/// Maximum length of a packet to copy, small enough to take one PSN.
+/// Maximum length of a packet to copy. Such a packet uses only one PSN.
 const LONGEST: usize = 512;
 /// Number of records searched.
 const LOOKS: usize = 8;
-/// Offset of the PSN in a packet.
 const PSN: usize = 9;
 
-/// Returns the last short SEND among the last records of an area's ring, other than the forged ones.
+/// Returns the last short SEND among the last records in an area's ring, except for forged packets.
 pub(crate) fn last_send(area: &Memory, forged: &BTreeSet<Vec<u8>>) -> Option<Vec<u8>> {
     let mut end = produced(area);
     for _ in 0..LOOKS {
@@ -35,12 +33,12 @@ pub(crate) fn last_send(area: &Memory, forged: &BTreeSet<Vec<u8>>) -> Option<Vec
     None
 }
 
-/// Returns the number of bytes that were put into an area's ring so far.
+/// Returns the number of bytes put into an area's ring so far.
 pub(crate) fn produced(area: &Memory) -> u64 {
     area.load(PRODUCED).unwrap_or(0)
 }
 
-/// Returns the record that ends at a position of an area's ring, if it is short: its start, packet and operation.
+/// Returns the start, packet and operation of the record that ends at a position in an area's ring, if the record is short.
 fn packet_before(area: &Memory, end: u64) -> Option<(u64, Vec<u8>, Operation)> {
     (1..=LONGEST / 8).map(|words| words * 8).find_map(|padded| {
         let start = end.checked_sub((HEADER + padded) as u64)?;
@@ -52,14 +50,13 @@ fn packet_before(area: &Memory, end: u64) -> Option<(u64, Vec<u8>, Operation)> {
     })
 }
 
-/// Returns the packet with the next PSN.
 pub(crate) fn repeated(mut packet: Vec<u8>) -> Option<Vec<u8>> {
     let psn = Packet::parse_joined(&packet).ok()?.bth.psn;
     packet[PSN..PSN + 3].copy_from_slice(&psn.plus(1).get().to_be_bytes()[1..]);
     Some(packet)
 }
 
-/// Appends a packet to an area's ring without a check for room.
+/// Appends a packet to an area's ring without checking for room.
 pub(crate) fn append(area: &Memory, packet: &[u8]) {
     let start = produced(area);
     let mut bytes = (packet.len() as u64).to_le_bytes().to_vec();
@@ -71,7 +68,6 @@ pub(crate) fn append(area: &Memory, packet: &[u8]) {
     let _aligned = area.write(PRODUCED, &(start + bytes.len() as u64).to_ne_bytes());
 }
 
-/// Reads bytes of a ring from a position on.
 fn read(area: &Memory, from: u64, length: usize) -> Option<Vec<u8>> {
     let mut bytes = vec![0; length.next_multiple_of(8)];
     for (at, word) in (from..).step_by(8).zip(bytes.chunks_exact_mut(8)) {
@@ -81,7 +77,7 @@ fn read(area: &Memory, from: u64, length: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the offset in the area of a position of its ring.
+/// Returns the offset in an area for a position in its ring.
 fn place(area: &Memory, position: u64) -> Option<usize> {
     let ring = area.len().checked_sub(RING).filter(|bytes| *bytes > 0)?;
     usize::try_from(position % ring as u64).ok().map(|at| RING + at)

@@ -1,13 +1,13 @@
-//! Calls without room: at their own node, in a queue next to large ones, and at a server that is stopped.
+//! Calls that lack room at their own node, in a queue next to large calls, or at a server that is stopped.
 //!
-//! Two more nodes have small limits. First, the programs of one node use up its share of calls in flight: further programs
-//! wait until there is room, and a handler's call does not. Then 64 programs make calls whose handlers call each other, eight
-//! deep across both nodes. Such calls must not deadlock. Instead they fail for lack of room, and callers that repeat them
-//! after a random pause succeed.
+//! Two additional nodes have small limits. First, the programs of one node use up its share of calls in flight. Further
+//! programs wait until there is room, and a handler's call does not wait. Then 64 programs make calls whose handlers call
+//! each other, eight deep across both nodes. Such calls must not deadlock. Instead, they fail for lack of room, and callers
+//! that repeat them after a random pause succeed.
 //!
-//! Small calls pass large ones: a queue has room for one large call, several are sent at once, and other programs send small
-//! calls until the large ones have ended. Then the programs request more bytes at once than fit in the other node's queue, so
-//! that replies wait.
+//! Small calls pass large ones: a queue has room for one large call, several large calls are sent at once, and other
+//! programs send small calls until the large calls have ended. Then the programs request more bytes at once than fit in the
+//! other node's queue, so that replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -21,48 +21,48 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Bytes, Code, Limit, Status};
 
-/// Limit of calls in flight and of running handlers at each of the nodes.
+/// Limit on calls in flight, and on running handlers, at each of the nodes.
 const FEW_CALLS: Limit = Limit { per_peer: 8, in_all: 8 };
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
-/// Concurrent calls that wait at their server, and the time for which each waits.
+/// Number of concurrent calls that wait on their server, and the time for which each waits.
 const HOLDS: usize = 16;
 const HOLD: Duration = Duration::from_millis(20);
-/// Maximum time of all these calls: further calls wait for the ones in flight.
+/// Maximum duration of all these calls. Further calls wait for the calls in flight.
 const HELD_BY: Duration = Duration::from_millis(100);
-/// Programs that make nested calls, the depth of those, and the longest pause between two.
+/// Number of programs that make nested calls, the depth of these calls, and the longest pause between two.
 const CALLERS: usize = 64;
 const DEPTH: u8 = 8;
 const CHAIN_PAUSE_US: u64 = 200_000;
 /// Maximum time until all programs have succeeded.
 const ALL_BY: Duration = Duration::from_secs(20);
 
-/// Room for one large call and some small ones.
+/// Room for one large call and some small calls.
 const FEW_BYTES: Limit = Limit { per_peer: 512 << 10, in_all: 2 << 20 };
 const LARGE: usize = 300 << 10;
 const SMALL: usize = 64;
-/// Programs that send one large call each, programs that send small ones, and the longest pause of the latter.
+/// Number of programs that send one large call each, number of programs that send small calls, and the longest pause of the
+/// latter.
 const LARGE_CALLS: usize = 12;
 const SMALL_CALLERS: usize = 3;
 const PAUSE_US: u64 = 500;
-/// Time limit of a small call, in large calls, each of which is READ in two pieces. The delay of late rings does not count:
-/// one late ring can take longer than several large calls.
+/// Time limit of a small call, in large calls, each of which is READ in two pieces. The delay of late rings is excluded,
+/// because one late ring can take longer than several large calls.
 const SMALL_WITHIN: u32 = 2;
-/// Concurrent replies, and the bytes of each. They exceed both a single burst and the room of the queue.
+/// Number of concurrent replies, and the size of each. They exceed both a single burst and the room in the queue.
 const REPLIES: usize = 9;
 const REPLY: u32 = 90 << 10;
-/// Maximum time of all large calls.
+/// Maximum duration of all large calls.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
-/// Time for which a server is stopped.
 const STOPPED: Duration = Duration::from_millis(300);
 /// Time limit of the calls to the stopped server.
 const LIMIT: Duration = Duration::from_millis(50);
-/// Calls beyond the receives of a server.
+/// Number of calls beyond the receives of a server.
 const BEYOND: usize = 16;
-/// Maximum number of calls. A run that would need more skips this phase.
+/// Maximum number of calls. A run that needs more calls skips this phase.
 const MOST: usize = 256;
 
-/// One of two nodes: its process, its address as text, and a client of the other node.
+/// One of two nodes, as its process, its address as text, and a client for the other node.
 struct End {
     process: u64,
     address: String,
@@ -70,7 +70,7 @@ struct End {
 }
 
 impl Run {
-    /// Starts two more nodes, with limits from `set`.
+    /// Starts two additional nodes with limits from `set`.
     fn two_ends(&mut self, set: impl Fn(NodePlan) -> NodePlan) -> Checked<[End; 2]> {
         let ends = [self.start_extra(&set)?, self.start_extra(&set)?];
         let end = |own: usize, other: usize| {
@@ -83,7 +83,7 @@ impl Run {
         Ok([end(ends[0], ends[1])?, end(ends[1], ends[0])?])
     }
 
-    /// Adds programs that send one call each, which must succeed and is then counted.
+    /// Adds programs that send one call each. Each call must succeed and is then counted.
     fn add_calls<F>(
         &self,
         end: &End,
@@ -108,14 +108,14 @@ impl Run {
         ended
     }
 
-    /// Checks that the calls of programs and handlers succeed at two nodes with small limits.
+    /// Checks that calls from programs and handlers succeed on two nodes with small limits.
     pub(super) fn callers_find_room(&mut self) -> Checked {
         let ends = self.two_ends(|node| NodePlan { handlers: HANDLERS, calls: Some(FEW_CALLS), ..node })?;
         self.handlers_have_a_share(&ends)?;
         self.chains_get_through(&ends)
     }
 
-    /// Lets programs use up a node's call limit, except for the reserved share, which a handler then uses.
+    /// Lets programs use up a node's call limit, except for the reserved share. A handler then uses this share.
     fn handlers_have_a_share(&mut self, [near, far]: &[End; 2]) -> Checked {
         let held = self.add_calls(near, HOLDS, "a call that waits for room fails", |client| async move {
             client.hold(HOLD.as_micros().try_into().unwrap_or(u64::MAX)).await
@@ -136,7 +136,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Sends calls from programs of both nodes that together exceed the limits.
+    /// Sends calls from programs on both nodes that together exceed the limits.
     fn chains_get_through(&mut self, ends: &[End; 2]) -> Checked {
         let through = Tally::default();
         for caller in 0..CALLERS {
@@ -162,7 +162,7 @@ impl Run {
         self.within(ALL_BY, &why, |_| through.get() == CALLERS)
     }
 
-    /// Checks that a node's small calls do not wait for room together with its large ones, which also succeed.
+    /// Checks that a node's small calls do not wait for room with its large calls. The large calls succeed too.
     pub(super) fn small_calls_pass_large_ones(&mut self) -> Checked {
         let ends = self.two_ends(|node| NodePlan { queued_bytes: Some(FEW_BYTES), ..node })?;
         self.small_calls_pass(&ends[0])?;
@@ -213,8 +213,8 @@ impl Run {
         self.count_credits()
     }
 
-    /// Stops a server, and sends more calls than the server's credit allows. The excess requests are not sent, and the status
-    /// of their calls says so.
+    /// Stops a server, and sends more calls than the server's credit allows. The requests in excess are not sent, and the
+    /// status of their calls says so.
     pub(super) fn some_never_leave(&mut self) -> Checked {
         let receives = |node: &NodePlan| {
             usize::try_from(node.srq_depth).unwrap_or(usize::MAX).saturating_mul(node.pollers.into())
@@ -250,8 +250,8 @@ impl Run {
     }
 }
 
-/// Returns true if a handler of a chain was refused a call by its own node. Handlers forward that status without its reason,
-/// so its text is compared, which names the budget.
+/// Returns true if a handler in a chain was refused a call by its own node. Handlers forward this status without its reason,
+/// so the test compares the text, which contains the name of the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")
 }

@@ -1,10 +1,10 @@
-//! A host on the path between two nodes with identities changes, swaps or repeats packets.
+//! A host on the path between two nodes with identities, which changes, swaps or repeats packets.
 //!
 //! | rule | violated when |
 //! |---|---|
 //! | the receiver refuses changed packets | its session does not end, or ends with another cause |
-//! | the sender is notified | its session ends with another cause |
-//! | other calls are unaffected | a program gets other bytes than were sent (`oracle/mod.rs`), or no further call succeeds |
+//! | the sender is notified | the sender's session ends with another cause |
+//! | other calls are unaffected | a program receives other bytes than were sent (`oracle/mod.rs`), or no further call succeeds |
 
 use super::absence::RETURNS;
 use super::{Checked, Run, TRY};
@@ -14,14 +14,12 @@ use crate::plan::NodePlan;
 use crate::workload::client::{Ask, Client};
 use std::time::Duration;
 
-/// Concurrent programs, and calls of each.
+/// Number of concurrent programs, and number of calls from each.
 const PROGRAMS: usize = 8;
 const CALLS: usize = 6;
-/// A call with a large argument.
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 64, wait_us: 0 };
-/// Time limit of a stage.
 const STAGE: Duration = Duration::from_secs(10);
-/// Cause at the sender.
+/// Cause reported by the sender.
 const AT_SENDER: &str =
     "the peer closed the session, and says: a sealed frame or message of this node arrived changed";
 
@@ -71,7 +69,7 @@ impl Run {
         reach(self)
     }
 
-    /// Sends small and large calls from a node, and waits for their ends.
+    /// Sends small and large calls from a node, and waits until all have ended.
     fn call_behind(&mut self, client: &Client) -> Checked {
         for _ in 0..PROGRAMS {
             let client = client.clone();

@@ -1,8 +1,8 @@
-//! Whole runs, repeatable and readable, and three scenarios without other faults: a crowd of pollers joins one node, a peer
-//! with unfinished work returns, and a server with identities and many clients restarts.
+//! Tests of whole runs, which are repeatable and readable, and of three scenarios without other faults. In these, a crowd of
+//! pollers joins one node, a peer with unfinished work returns, and a server with identities and many clients restarts.
 //!
-//! `cargo test -p trunkline-simulate crowd` starts 224 pollers. With `TRUNKLINE_CROWD_NODES=63` it starts 2,000, which take a
-//! minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which take a minute as well.
+//! `cargo test -p trunkline-simulate crowd` starts 224 pollers. With `TRUNKLINE_CROWD_NODES=63`, it starts 2,000, which
+//! takes a minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which also takes a minute.
 
 use super::*;
 use crate::plan::HANDLERS;
@@ -10,7 +10,6 @@ use std::ops::RangeInclusive;
 use trunkline::Connect;
 use trunkline_testkit::Folder;
 
-/// Runs seed 7 with a trace.
 fn traced() -> (Outcome, String) {
     let folder = Folder::new().unwrap();
     let file = folder.join("trace");
@@ -22,7 +21,7 @@ fn traced() -> (Outcome, String) {
 }
 
 #[test]
-fn seed_has_one_trace_with_outcome_of_each_call() {
+fn equal_seeds_give_equal_traces_with_outcome_of_each_call() {
     let (outcome, trace) = traced();
     let (same, again) = traced();
     assert!(trace == again, "the traces of one seed differ");
@@ -42,29 +41,28 @@ fn seed_has_one_trace_with_outcome_of_each_call() {
     assert!(trace.lines().all(has_time), "a line has no time");
 }
 
-/// Pollers of each calling node.
 const POLLERS: u16 = 32;
-/// Nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` names another number.
+/// Number of nodes that call the hub, unless `TRUNKLINE_CROWD_NODES` is set.
 const NODES: usize = 7;
-/// Maximum time until all are connected, in simulated time.
+/// Maximum time until all pollers are connected, in virtual time.
 const JOINING: Duration = Duration::from_secs(20);
 
 /// Time limit of calls whose handlers outlast a session.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time that is longer than it takes to forget a peer.
+/// Time after which a peer has been forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(40);
 
 fn small_node(host: usize, pollers: u16) -> NodePlan {
     NodePlan { srq_depth: 64, rendezvous_bytes: 768 << 10, ..NodePlan::extra(host, pollers) }
 }
 
-/// Returns a run with these nodes, and without faults.
+/// Returns a run with these nodes and without faults.
 fn run_of(nodes: Vec<NodePlan>) -> Run {
     let plan = Plan { nodes, rc: false, ..Plan::new(1) };
     Run::new(1, plan, Trace::checksum_only(), Arc::default())
 }
 
-/// Makes a call from each poller of a node. A client's calls go to its node's pollers in turn.
+/// Makes a call from each poller of a node. A client's calls are assigned to its node's pollers in turn.
 fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, replied: &Tally) {
     let client = run.client(node).unwrap();
     let work = client.connect(server).unwrap();
@@ -79,12 +77,12 @@ fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, 
     }
 }
 
-/// Many pollers of other nodes at one node with an SRQ of 64 receives: all connect, and all make calls.
+/// Many pollers on other nodes connect to one node whose SRQ has 64 receives. All of them connect and make calls.
 #[test]
 fn crowd_of_pollers_joins_one_node() {
     let nodes = std::env::var("TRUNKLINE_CROWD_NODES");
     let nodes = nodes.map_or(NODES, |nodes| nodes.parse().expect("a number of nodes"));
-    // Callers have one shard each, which gives the same load at the hub with half as many machines.
+    // Callers have one shard each, which puts the same load on the hub with half as many machines.
     let caller = |index| NodePlan { shards: Some(1), ..small_node(index, POLLERS) };
     let mut run = run_of(std::iter::once(small_node(0, 1)).chain((1..=nodes).map(caller)).collect());
     for node in &mut run.nodes {
@@ -92,7 +90,7 @@ fn crowd_of_pollers_joins_one_node() {
     }
     let pollers = nodes * usize::from(POLLERS);
     let replied = Tally::default();
-    // All pollers call once while they connect, and again when all are connected.
+    // Each poller makes one call while it connects, and another when all are connected.
     for round in 1..=2 {
         for caller in 1..=nodes {
             let (hub, address) = (run.nodes[0].address, run.nodes[caller].address);
@@ -109,7 +107,7 @@ fn crowd_of_pollers_joins_one_node() {
     run.clear();
 }
 
-/// A peer that leaves work behind, is forgotten and comes back under its address keeps one budget.
+/// A peer that leaves unfinished work, is forgotten and returns under the same address still has one budget.
 #[test]
 fn handlers_outliving_session_count_for_returning_caller() {
     let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
@@ -138,20 +136,21 @@ fn handlers_outliving_session_count_for_returning_caller() {
     run.clear();
 }
 
-/// Clients of a server that restarts, unless `TRUNKLINE_CLIENTS` names another number.
+/// Number of clients of a server that restarts, unless `TRUNKLINE_CLIENTS` is set.
 const CLIENTS: usize = 150;
-/// Time that a handshake takes at the server, so it completes 200 per second.
+/// Duration of a handshake on the server, which can therefore complete 200 per second.
 const HANDSHAKE: Duration = Duration::from_millis(5);
-/// Maximum time until all are back: for the death of the server, and for each client more than its handshake.
+/// Maximum time until all clients have returned. It covers the death of the server and, for each client, more than its
+/// handshake.
 const NOTICED: Duration = Duration::from_secs(3);
 const OF_CLIENT: Duration = Duration::from_millis(7);
 
-/// A server is killed and started again: each of its clients has proved its name again and made a call in time.
+/// A server is killed and started again. Each of its clients has proved its name again and made a call in time.
 #[test]
 fn clients_with_identities_return_to_restarted_server() {
     let clients = std::env::var("TRUNKLINE_CLIENTS");
     let clients = clients.map_or(CLIENTS, |clients| clients.parse().expect("a number of clients"));
-    // Renewals every 2 s of 1,000 clients are more than the server can complete.
+    // With renewals every 2 s, 1,000 clients would exceed the server's capacity.
     let renew_after = Duration::from_secs(60);
     let server = NodePlan { handshake: HANDSHAKE, renew_after, ..small_node(0, 1) };
     let client = |host| NodePlan { shards: Some(1), renew_after, ..small_node(host, 1) };
@@ -183,17 +182,17 @@ fn clients_with_identities_return_to_restarted_server() {
     run.clear();
 }
 
-/// Clients of a server that request more renewals than it can complete, and clients that connect later.
+/// Number of clients that request more renewals than their server can complete, and number of clients that connect later.
 const RENEWING: usize = 100;
 const NEWCOMERS: usize = 10;
-/// Time that a handshake takes at that server. The handshakes of all clients take longer than the time limit of a handshake.
+/// Duration of a handshake on this server. The handshakes of all clients take longer than the time limit of a handshake.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
-/// Maximum time until all clients, including the later ones, have a session.
+/// Maximum time until all clients, including those that connect later, have a session.
 const ALL_JOINED: Duration = Duration::from_secs(20);
 const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 
-/// A server completes at most 12 handshakes per second, and its clients request 100 renewals: all sessions stay up, newcomers
-/// get their share of handshakes, and all clients return when the server restarts.
+/// A server completes at most 12 handshakes per second, and its clients request 100 renewals. All sessions stay up,
+/// newcomers get their share of handshakes, and all clients return when the server restarts.
 #[test]
 fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     let renew_after = Duration::from_secs(1);
@@ -229,8 +228,8 @@ fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     run.clear();
 }
 
-/// A call to a server that vanished ends within the time that its node is set to, and after three quarters of it at
-/// least. A call that waited is probed after half of it, at most 10 s.
+/// A call to a server that vanished ends within the configured session loss time, and not before three quarters of this
+/// time. A call that waited is probed after half of it, and after at most 10 s.
 #[test]
 fn session_is_lost_after_configured_time() {
     for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {

@@ -1,7 +1,7 @@
 //! Future events, ordered by time.
 //!
-//! Owns the time of each event; an event has at most one time. From that time on the event is possible, until it is taken or
-//! gets another time. The cost of an event grows with the logarithm of the number of events.
+//! Owns the time of each event. An event has at most one time. From this time on, the event is possible, until it is taken
+//! or gets another time. The cost per event is logarithmic in the number of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::Time;
@@ -15,12 +15,11 @@ pub(crate) struct Agenda<E> {
 }
 
 impl<E: Ord + Copy> Agenda<E> {
-    /// Creates an agenda without events.
     pub(crate) fn new() -> Self {
         Self { times: BTreeMap::new(), later: BTreeSet::new(), possible: Vec::new() }
     }
 
-    /// Sets or removes the time of an event. Returns true if that changes when the event happens.
+    /// Sets or removes the time of an event. Returns true if this changes when the event happens.
     pub(crate) fn set(&mut self, event: E, time: Option<Time>, now: Time) -> bool {
         let time = time.map(|time| time.max(now));
         let earlier = self.times.get(&event).copied();
@@ -53,7 +52,6 @@ impl<E: Ord + Copy> Agenda<E> {
         self.possible.len()
     }
 
-    /// Removes one of the possible events and returns it.
     pub(crate) fn take(&mut self, index: usize) -> E {
         let event = self.possible.swap_remove(index);
         self.times.remove(&event);

@@ -1,10 +1,10 @@
-//! The order of all steps, and the clock.
+//! The scheduler, which decides the order of all steps and advances the clock.
 //!
-//! Owns all machines of all processes, and the clock. Each step executes one of the currently possible events, chosen by the
-//! seed: a machine's turn, a client's turn, a bell or a timer. If no event is possible, the clock advances to the next one.
-//! Machines run in parallel like threads: a turn takes time, during which other machines run. An event changes machines of
-//! one host only, and a datagram is an event at its destination: only machines of the hosts in `changed` are checked for a
-//! wake-up.
+//! Owns the machines of all processes, and the clock. Each step executes one of the currently possible events, chosen by the
+//! seed: a machine's turn, a client's turn, a bell or a timer. If no event is possible, the clock advances to the next
+//! event. Machines run in parallel like threads: a turn takes time, during which other machines run. An event changes
+//! machines on one host only, and the arrival of a datagram is an event at its destination. Only machines on the hosts in
+//! `changed` are therefore checked for a wake-up.
 
 mod agenda;
 pub(crate) mod tasks;
@@ -32,19 +32,19 @@ use trunkline_verbs::{Clock, Time, VirtualClock};
 
 /// Maximum duration of a turn without charged work.
 const TURN_NS: u64 = 1500;
-/// Usual delay between a push and its ring.
+/// Usual delay between a push and the ring of its bell.
 const RING_NS: u64 = 2_000;
-/// Occasional delay, as if the ringing thread had been descheduled.
+/// Occasional longer delay, as if the ringing thread had been descheduled.
 const LATE_RING_NS: u64 = 300_000;
 
 #[derive(Default)]
 struct Requests {
     spawned: Vec<(u64, String, MakeMachine)>,
-    /// Rung bells, with the processes that they wake.
+    /// Bells that were rung, with the processes that they wake.
     rung: Vec<(u64, Arc<Bell>)>,
 }
 
-/// State that an operating system would keep for a process.
+/// The state of a process that an operating system would keep.
 struct Process {
     number: u64,
     requests: Arc<Mutex<Requests>>,
@@ -86,11 +86,11 @@ struct Slot {
     name: String,
     machine: Box<dyn Machine>,
     state: MachineState,
-    /// End of its last turn.
+    /// Time at which the last turn ends.
     busy_until: Time,
     stopped_until: Time,
     turns: u64,
-    /// Number of recent turns without a trace line.
+    /// Number of recent turns without a line in the trace.
     quiet: u64,
 }
 
@@ -112,24 +112,21 @@ impl Slot {
     }
 }
 
-/// Key of a machine: its host, and its number among all machines of the run.
+/// Key of a machine, which consists of its host and its number among all machines in the run.
 type MachineKey = (IpAddr, u64);
 
-/// An event with a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Machine(MachineKey),
     Bell(u64),
 }
 
-/// A named process.
 struct Introduced {
-    /// Name in the trace.
+    /// Name shown in the trace.
     name: String,
     host: IpAddr,
 }
 
-/// The scheduler of a run.
 pub(crate) struct Scheduler {
     clock: Arc<VirtualClock>,
     random: fastrand::Rng,
@@ -137,15 +134,15 @@ pub(crate) struct Scheduler {
     machines: BTreeMap<MachineKey, Slot>,
     /// Bells that are about to ring, with the processes that they wake.
     bells: BTreeMap<u64, (u64, Arc<Bell>)>,
-    /// Times of machines' turns and of bells.
+    /// Times of bells and of the machines' turns.
     agenda: Agenda<Event>,
-    /// Number of machines and bells so far.
+    /// Number of machines and bells created so far.
     numbers: u64,
-    /// Hosts whose machines may have changed since the last query of their next times.
+    /// Hosts on which machines may have changed since their next times were last queried.
     changed: BTreeSet<IpAddr>,
-    /// Hosts whose machines may have changed since [`Scheduler::find_sleepers`] examined them.
+    /// Hosts on which machines may have changed since [`Scheduler::find_sleepers`] examined them.
     unexamined: BTreeSet<IpAddr>,
-    /// Last machine of [`Scheduler::examine_one`].
+    /// Last machine examined by [`Scheduler::examine_one`].
     examined: Option<MachineKey>,
     pub(crate) late_rings: Rc<LateRings>,
     processes: u64,
@@ -153,7 +150,6 @@ pub(crate) struct Scheduler {
     /// Processes that will die between two stores.
     doomed: Vec<(u64, Arc<SimulatedProcess>)>,
     now: Time,
-    /// Number of turns so far.
     pub(crate) turns: u64,
     pub(crate) timers: Timers,
     pub(crate) tasks: Tasks,
@@ -163,17 +159,15 @@ pub(crate) struct Scheduler {
     pub(crate) coverage: Arc<Coverage>,
 }
 
-/// Machines that a fault stops.
+/// Machines stopped by a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// One machine, chosen by the seed.
+    /// One machine chosen by the seed.
     OneMachine,
-    /// All machines of a process.
     Process,
 }
 
 impl Scheduler {
-    /// Creates a scheduler without machines.
     pub(crate) fn new(seed: u64, trace: Trace, coverage: Arc<Coverage>) -> Self {
         let clock = VirtualClock::new();
         clock.set(START);
@@ -203,18 +197,17 @@ impl Scheduler {
         }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.now
     }
 
-    /// Returns the parts of the run that the handlers of a process use.
+    /// Returns the parts of the run that the handlers in a process use.
     pub(crate) fn handling(&self, process: u64) -> Handling {
         let (oracle, timers) = (self.oracle.clone(), self.timers.of(process));
         Handling { process, oracle, timers, coverage: Arc::clone(&self.coverage) }
     }
 
-    /// Creates a process. Returns its number and the runtime of its nodes.
+    /// Creates a process. Returns its number, and the runtime for its nodes.
     pub(crate) fn process(&mut self) -> (u64, Runtime) {
         self.processes += 1;
         let process = Process {
@@ -225,7 +218,7 @@ impl Scheduler {
         (self.processes, Runtime::simulated(Clock::simulated(Arc::clone(&self.clock)), Arc::new(process)))
     }
 
-    /// Names a process by the node that it runs.
+    /// Names a process after the node that it runs.
     pub(crate) fn introduce(&mut self, process: u64, address: SocketAddr) {
         let name = format!("{process}@{address}");
         self.trace.line(self.now, "start", format_args!("process {process} starts: {name}"));
@@ -233,7 +226,7 @@ impl Scheduler {
         self.introduced.insert(process, Introduced { name, host: address.ip() });
     }
 
-    /// Returns the host with this address, which is created if it does not exist.
+    /// Returns the host with this address. Creates the host if it does not exist.
     pub(crate) fn host(&mut self, address: IpAddr) -> Arc<SimulatedHost> {
         if let Some(host) = self.network.host(address) {
             return Arc::clone(host);
@@ -247,17 +240,17 @@ impl Scheduler {
         self.doomed.push((process, member));
     }
 
-    /// Returns true if [`Scheduler::doom`] was called for a process that has not ended.
+    /// Returns true if [`Scheduler::doom`] was called for a process and the process has not ended.
     pub(crate) fn is_doomed(&self, process: u64) -> bool {
         self.doomed.iter().any(|(doomed, _)| *doomed == process)
     }
 
-    /// Returns true if a process has died between two stores and was not yet passed to [`Scheduler::kill`].
+    /// Returns true if a process has died between two stores and has not been passed to [`Scheduler::kill`].
     pub(crate) fn has_death(&self) -> bool {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }
 
-    /// Ends a process at once: its machines and clients never run again.
+    /// Ends a process at once. Its machines and clients never run again.
     pub(crate) fn kill(&mut self, process: u64) {
         self.oracle.killed(process);
         self.tasks.kill(process);
@@ -274,7 +267,7 @@ impl Scheduler {
         drop((dead, unmade));
     }
 
-    /// Stops machines of a process for this time.
+    /// Stops machines of a process for the given time.
     pub(crate) fn stop(&mut self, process: u64, stopped: Stopped, pause: Duration) {
         let one = stopped == Stopped::OneMachine;
         let mut own = self.keys_of(process);
@@ -292,7 +285,6 @@ impl Scheduler {
         self.coverage.count(if one { EventKind::MachinePaused } else { EventKind::ProcessPaused });
     }
 
-    /// Resumes all stopped machines.
     pub(crate) fn resume_all(&mut self) {
         for slot in self.machines.values_mut() {
             slot.stopped_until = Time(0);
@@ -328,7 +320,7 @@ impl Scheduler {
         self.inspected()
     }
 
-    /// Returns the number of calls of a process in flight to peers that had drained before.
+    /// Returns the number of calls from a process that are in flight to peers which had drained before the calls were sent.
     pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
         let ledgers =
             self.own(process).filter_map(|(_, slot)| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
@@ -340,7 +332,8 @@ impl Scheduler {
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
-    /// Runs until `done` or the time limit. Returns true if `done` became true. Ends early on a violation.
+    /// Runs until `done` returns true or the time limit is reached. Returns true in the first case. A violation ends the run
+    /// early.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
         // The caller may have changed anything since the last step.
         self.changed.extend(self.machines.keys().map(|(host, _)| *host));
@@ -403,12 +396,12 @@ impl Scheduler {
             self.numbers += 1;
             self.bells.insert(self.numbers, (process, bell));
             self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
-            // The bell announces work that is already queued.
+            // The bell announces work that has already been queued.
             self.has_changed(process);
         }
     }
 
-    /// Records that machines of a process's host may have changed.
+    /// Records that machines on a process's host may have changed.
     fn has_changed(&mut self, process: u64) {
         self.changed.extend(self.introduced.get(&process).map(|introduced| introduced.host));
     }
@@ -492,7 +485,7 @@ impl Scheduler {
         }
     }
 
-    /// Writes the current activity of each machine into the trace, at the end of a failed run.
+    /// Writes the current activity of each machine to the trace, at the end of a failed run.
     pub(crate) fn show_machines(&self) {
         for slot in self.machines.values() {
             let (turns, quiet) = (slot.turns, slot.quiet);
@@ -511,7 +504,7 @@ impl Scheduler {
         }
     }
 
-    /// Moves the clock to the next possible event. Returns false if there is none before the limit.
+    /// Advances the clock to the next possible event. Returns false if there is none before the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
         self.examine_one();
@@ -523,7 +516,7 @@ impl Scheduler {
         reached
     }
 
-    /// Checks that no machine sleeps with work to do and without a pending wake-up.
+    /// Checks that no machine sleeps while it has work to do and no wake-up is pending.
     fn find_sleepers(&mut self) {
         if !self.bells.is_empty() {
             return;
@@ -535,7 +528,7 @@ impl Scheduler {
         }
     }
 
-    /// Examines the machines in turn, to find changes by another host's events.
+    /// Examines the machines in turn, to find changes caused by events on other hosts.
     fn examine_one(&mut self) {
         let after = self.examined.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.machines.range((after, Bound::Unbounded)).next();
@@ -548,7 +541,6 @@ impl Scheduler {
     }
 }
 
-/// End of a turn, in words.
 struct Outcome(Turn);
 
 impl std::fmt::Display for Outcome {

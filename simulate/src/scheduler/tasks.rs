@@ -1,4 +1,4 @@
-//! Clients: futures that the scheduler polls after a wake-up.
+//! Clients, which are futures that the scheduler polls after a wake-up.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Client = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Numbers of the woken clients.
+/// Numbers of the clients that were woken.
 #[derive(Debug, Default)]
 struct Woken(Mutex<VecDeque<u64>>);
 
@@ -28,14 +28,13 @@ impl Wake for ClientWaker {
 }
 
 struct Slot {
-    /// The future; `None` while it is polled.
+    /// The future; `None` while it is being polled.
     client: Option<Client>,
     waker: Arc<ClientWaker>,
-    /// Process of the client, which the client does not outlive.
+    /// Process of the client. The client ends with this process.
     process: u64,
 }
 
-/// All clients of a run.
 #[derive(Default)]
 pub(crate) struct Tasks {
     slots: RefCell<BTreeMap<u64, Slot>>,
@@ -44,7 +43,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Adds a client of a process, which the scheduler polls in a later step.
+    /// Adds a client to a process. The scheduler polls it in a later step.
     pub(crate) fn add(&self, process: u64, client: impl Future<Output = ()> + 'static) {
         let mut last = self.last.borrow_mut();
         *last += 1;
@@ -64,7 +63,7 @@ impl Tasks {
         self.slots.borrow().len()
     }
 
-    /// Polls the woken client at this position of the queue. Returns its process.
+    /// Polls the woken client at this position in the queue. Returns its process.
     pub(crate) fn poll(&self, position: usize) -> Option<u64> {
         let number = self.lock().remove(position)?;
         let taken = self.slots.borrow_mut().get_mut(&number).and_then(|slot| {
@@ -85,7 +84,6 @@ impl Tasks {
         Some(process)
     }
 
-    /// Drops the clients of a killed process.
     pub(crate) fn kill(&self, process: u64) {
         let mut slots = self.slots.borrow_mut();
         let all = std::mem::take(&mut *slots).into_iter();

@@ -1,6 +1,6 @@
-//! Timers of clients and handlers on the virtual clock, and the total delay of late bells.
+//! Timers for clients and handlers on the virtual clock, and the total delay of late bells.
 //!
-//! A sleeping task registers a waker. The scheduler fires the timers that are due.
+//! A sleeping task registers a waker. The scheduler fires each timer once its time has come.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use trunkline_verbs::{Time, VirtualClock};
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Wakers with their processes, by time, and by number among the wakers of one time.
+    /// Wakers with their processes, by time and by number among the wakers for the same time.
     wakers: BTreeMap<(Time, u64), (Option<u64>, Waker)>,
     next: u64,
 }
@@ -20,29 +20,27 @@ struct Waiting {
 /// All timers of a run. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Timers {
-    /// Process whose handlers set timers here.
+    /// Process whose handlers set timers through this handle.
     process: Option<u64>,
     clock: Arc<VirtualClock>,
     waiting: Arc<Mutex<Waiting>>,
 }
 
 impl Timers {
-    /// Creates a set without timers.
     pub(crate) fn new(clock: &Arc<VirtualClock>) -> Self {
         Self { process: None, clock: Arc::clone(clock), waiting: Arc::default() }
     }
 
-    /// Returns a handle to the same timers for the handlers of a process.
+    /// Returns a handle to the same timers, for the handlers in a process.
     pub(crate) fn of(&self, process: u64) -> Self {
         Self { process: Some(process), ..self.clone() }
     }
 
-    /// Returns the current time.
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
 
-    /// Keeps the running machine or client busy for this time.
+    /// Keeps the running machine or client busy for the given time.
     pub(crate) fn block(&self, work: Duration) {
         self.clock.charge(work);
     }
@@ -52,7 +50,6 @@ impl Timers {
         Sleep { timers: self.clone(), until: self.now() + duration, key: None }
     }
 
-    /// Returns the time of the next timer.
     pub(crate) fn next(&self) -> Option<Time> {
         self.lock().wakers.keys().next().map(|(until, _)| *until)
     }
@@ -61,7 +58,7 @@ impl Timers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires the oldest due timer, if any. Returns its process.
+    /// Fires the oldest timer whose time has come, if any. Returns its process.
     pub(crate) fn fire_one(&self, now: Time) -> Option<u64> {
         let (process, waker) = {
             let mut waiting = self.lock();
@@ -73,7 +70,7 @@ impl Timers {
     }
 }
 
-/// A pause of a client or handler.
+/// A pause in a client or handler.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     timers: Timers,
@@ -111,10 +108,10 @@ impl Drop for Sleep {
     }
 }
 
-/// Total delay of rings: time in which threads with work stay asleep because of a late bell.
+/// Total delay of rings, which is the time in which threads with work stay asleep because of a late bell.
 ///
 /// A late ring can delay any call. A limit of a few round trips therefore excludes the part of the call in which a ring was
-/// late: [`LateRings::total_until`] at its end, minus the value at its start.
+/// late. This part is [`LateRings::total_until`] at the end of the call minus the value at its start.
 #[derive(Debug, Default)]
 pub(crate) struct LateRings {
     /// End of the last delay.
@@ -131,7 +128,7 @@ impl LateRings {
         self.end.set(begin.max(end));
     }
 
-    /// Returns the time until now in which at least one ring was late.
+    /// Returns the time up to now during which at least one ring was late.
     pub(crate) fn total_until(&self, now: Time) -> Duration {
         self.sum.get() - self.end.get().saturating_duration_since(now)
     }

@@ -1,4 +1,4 @@
-//! Clients: the programs of a run.
+//! Clients, which are the programs of a run.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::identity::dns_name;
@@ -14,25 +14,23 @@ use std::task::Poll;
 use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status, Target};
 
-/// Empty texts that a server keeps for one call. Three such calls exceed the budget of one peer.
+/// Number of empty texts that a server keeps for one call. Three such calls exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 12_000;
-/// Minimum length of arguments in registered buffers, and the length of a buffer on each side of a slice.
+/// Minimum length of arguments in registered buffers, and length of the buffer on each side of a slice.
 const LENT: usize = 16 << 10;
 const BESIDE: usize = 512;
 /// Time limit of a call that may share a frame with a late call.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Name without a server.
+/// Name that belongs to no server.
 const NOBODY: &str = "nobody.example";
 /// Time limit of a call whose handler outlasts every program.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// A call: its method, and what its handler does. Waiting and blocking times are in
-/// microseconds.
+/// A call, as its method and the actions of its handler. Waiting and blocking times are in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ask {
     /// Replies at once.
     Number,
-    /// Sends bytes in both directions.
     Echo {
         there: usize,
         back: usize,
@@ -40,22 +38,19 @@ pub(crate) enum Ask {
     },
     Slow(u64),
     Block(u64),
-    /// Waits and returns an error.
+    /// Waits, and then returns an error.
     Refuse(u64),
     Few(u64),
     Panic,
-    /// Never returns.
     Hang,
     /// Keeps a number of empty texts while it waits.
     Keep {
         wait_us: u64,
         texts: usize,
     },
-    /// Calls another handler.
     Nested {
         at: SocketAddr,
     },
-    /// Calls two servers.
     Forward {
         wait_us: u64,
         near: SocketAddr,
@@ -63,14 +58,13 @@ pub(crate) enum Ask {
     },
     /// Sleeps in the worker pool.
     Ponder(u64),
-    /// Blocks a worker, and then waits on it.
+    /// Blocks a worker, and then waits on this worker.
     Grind {
         block_us: u64,
         wait_us: u64,
     },
     /// Never returns, in the worker pool.
     Brood,
-    /// Sends bytes one-way.
     Tell(usize),
 }
 
@@ -80,7 +74,6 @@ impl Ask {
         Self::Echo { there, back, wait_us: 0 }
     }
 
-    /// Returns the name of the method.
     fn method(self) -> &'static str {
         match self {
             Self::Number => "number",
@@ -107,7 +100,6 @@ impl Ask {
     }
 }
 
-/// A client of one node.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(crate) process: u64,
@@ -116,13 +108,12 @@ pub(crate) struct Client {
     pub(crate) coverage: Arc<Coverage>,
     pub(crate) node: Rc<Node>,
     pub(crate) pollers: u16,
-    /// The other nodes.
     pub(crate) servers: Vec<SocketAddr>,
     pub(crate) random: fastrand::Rng,
 }
 
 impl Client {
-    /// Sends calls, with pauses between them.
+    /// Sends calls with pauses between them.
     pub(crate) async fn run(mut self, calls: usize, think: Duration) {
         for _ in 0..calls {
             let pause = self.random.u64(..=u64::try_from(think.as_nanos()).unwrap_or(0) * 2);
@@ -144,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Sends a random call, or several of one kind at once.
+    /// Sends a random call, or several calls of one kind at once.
     async fn ask(&mut self, server: SocketAddr, roll: u8) {
         let mut timeout = self.timeout();
         let at = self.server();
@@ -163,12 +154,12 @@ impl Client {
             79..=81 => (1, Ask::Panic),
             82..=87 => (1, Ask::Nested { at }),
             88..=91 => (1, Ask::Keep { wait_us: random.u64(..30_000), texts: random.usize(..TEXTS) }),
-            // The burst may exceed the receives of the server.
+            // The burst may exceed the number of the server's receives.
             92..=94 => {
                 self.coverage.count(EventKind::Burst);
                 (random.usize(8..40), Ask::Number)
             }
-            // One call more than the server runs concurrently.
+            // Send one call more than the server runs concurrently.
             95 => (FEW as usize + 1, Ask::Few(random.u64(500..5_000))),
             96 => (random.usize(1..6), Ask::Ponder(random.u64(..50_000))),
             97 => {
@@ -192,7 +183,7 @@ impl Client {
         Duration::from_millis(self.random.u64(least..most))
     }
 
-    /// Sends a call and judges its outcome. Returns the error, if it failed.
+    /// Sends a call and checks its outcome. Returns the error, if it failed.
     pub(crate) async fn call(&self, server: SocketAddr, timeout: Duration, ask: Ask) -> Option<Status> {
         let open = self.oracle.made(self.process, server, ask.method(), timeout);
         let open = if let Ask::Tell(_) = ask { open.one_way() } else { open };
@@ -243,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Sends any call whose reply is its number, and judges the outcome. Returns the error, if it failed.
+    /// Sends a call whose reply is its number, and checks the outcome. Returns the error, if it failed.
     pub(crate) async fn judge<F>(
         &self,
         server: SocketAddr,
@@ -273,7 +264,7 @@ impl Client {
         self.judge(server, what, timeout, call).await
     }
 
-    /// Sends a small call through a channel that expects a name. Returns the error, if it failed.
+    /// Sends a small call on a channel that expects a name. Returns the error, if it failed.
     pub(crate) async fn number_named(
         &self,
         server: SocketAddr,
@@ -289,7 +280,7 @@ impl Client {
         open.end(outcome)
     }
 
-    /// Sends a call through a channel that expects the name of the server, or a name without a server.
+    /// Sends a call on a channel that expects the server's name, or a name that belongs to no server.
     async fn named(&mut self, server: SocketAddr) {
         let name = if self.random.bool() { dns_name(server) } else { NOBODY.to_owned() };
         let connect = if self.random.bool() { Connect::Wait } else { Connect::FailFast };
@@ -316,8 +307,8 @@ impl Client {
         client.map_err(|error| self.oracle.fail(format!("no client of {server}: {error}"))).ok()
     }
 
-    /// Returns the bytes that belong to a call. Large ones are in turn in plain memory, a whole registered
-    /// buffer, and a slice of one.
+    /// Returns the bytes that belong to a call. Large bodies are in plain memory, in a whole registered buffer, or in a
+    /// slice of one, in turn.
     fn body(&self, id: u64, bytes: usize) -> Bytes {
         let body = pattern(id, bytes);
         let beside = if id.is_multiple_of(4) { 0 } else { BESIDE };
@@ -337,7 +328,7 @@ impl Client {
         let _gave_up = ends_within(call, self.timers.sleep(Duration::from_millis(5))).await;
     }
 
-    /// Drops a call while another call of the same method runs. Returns the error of the other call, if it failed.
+    /// Drops a call while another call to the same method runs. Returns the error of the other call, if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait_us| self.call(server, Duration::from_millis(500), Ask::Slow(wait_us));
         let mut stays = pin!(slow(6_000));
@@ -364,7 +355,6 @@ impl Client {
         }
     }
 
-    /// Sends a call from a task on a poller.
     async fn local(&mut self, server: SocketAddr) {
         self.coverage.count(EventKind::LocalCall);
         let timeout = self.timeout();
@@ -374,15 +364,15 @@ impl Client {
         let task = move |context| async move {
             WorkLocal::connect(&context, server)?.with_timeout(timeout).number(id).await
         };
-        // If the node shut down under the task, it is unknown whether the call ran.
+        // If the node shut down during the task, it is unknown whether the call ran.
         if let Ok(outcome) = self.node.run_on(poller, task).await {
             open.end(outcome);
         }
     }
 
-    /// Sends a small or large call from a poller's task, and then keeps the poller busy, usually until after the call's
-    /// deadline. The request is staged in the poller's current turn, and would be sent when the task returns. A small request
-    /// usually shares its frame with the request of a call that is not late.
+    /// Sends a small or large call from a task on a poller, and then keeps the poller busy, usually until after the call's
+    /// deadline. The request is staged in the poller's current turn, and would be sent when the task returns. A small
+    /// request usually shares its frame with a request whose call is not late.
     async fn late(&mut self, server: SocketAddr) {
         let timeout = Duration::from_micros(self.random.u64(500..4_000));
         let busy = Duration::from_micros(self.random.u64(1_000..8_000));
@@ -411,7 +401,7 @@ impl Client {
         if busy > timeout {
             self.coverage.count(EventKind::LateCall);
         }
-        // If the node shut down under the task, it is unknown whether the calls ran.
+        // If the node shut down during the task, it is unknown whether the calls ran.
         let Ok(outcome) = outcome else { return };
         let (outcome, number) = match outcome {
             Ok((outcome, number)) => (outcome, number),
@@ -432,7 +422,7 @@ impl Client {
     }
 }
 
-/// Draws a number of bytes: mostly few, some more than a frame holds, some large.
+/// Draws a number of bytes. Most are small, some exceed a frame, and some are large.
 fn size(random: &mut fastrand::Rng) -> usize {
     match random.u8(..10) {
         0..=5 => random.usize(..300),
@@ -447,7 +437,7 @@ fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
 }
 
-/// Drives a call for at most a pause. Returns true if the call has ended.
+/// Polls a call for at most the duration of a pause. Returns true if the call has ended.
 async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
     let (mut call, mut pause) = (pin!(call), pin!(pause));
     poll_fn(|context| {
@@ -459,7 +449,6 @@ async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
     .await
 }
 
-/// Waits until all calls have ended.
 pub(crate) async fn all<T>(calls: impl Iterator<Item = impl Future<Output = T>>) {
     let mut calls = calls.map(Box::pin).collect::<Vec<_>>();
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Calls of every size on an ordered channel, sent at once. The oracle judges their order.
+//! Calls of every size on an ordered channel, sent at once. The oracle checks their order.
 
 use crate::coverage::EventKind;
 use crate::oracle::pattern;
@@ -8,10 +8,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-/// Future of a call and the judgement of its outcome.
+/// Future that completes a call and checks its outcome.
 type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Kind of a call on an ordered channel.
 #[derive(Debug, Clone, Copy)]
 enum Sort {
     /// One-way, of the given size.
@@ -40,7 +39,7 @@ impl Client {
         }
     }
 
-    /// Sends a call. The future judges its outcome.
+    /// Sends a call. The returned future checks its outcome.
     fn ordered_call<'a>(
         &'a self,
         client: &'a WorkClient,

@@ -1,5 +1,5 @@
-//! The services of simulated nodes, with one method for each way in which a handler may behave: on pollers, in
-//! the worker pool, and in chains of calls back and forth between two nodes.
+//! The services of simulated nodes, with one method for each way in which a handler may behave: on pollers, in the worker
+//! pool, and in chains of calls between two nodes.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::oracle::{Oracle, pattern};
@@ -11,20 +11,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use trunkline::{Bytes, Context, Limit, PollerContext, Status};
 
-/// Panic payload of a handler, which the panic hook does not print.
+/// Payload of a handler's panic, which the panic hook does not print.
 pub(crate) const PANIC: &str = "simulated panic of a handler";
 
-/// Concurrent calls of `few` at a node: fewer than clients make.
+/// Maximum number of concurrent calls to `few` at a node. Clients make more.
 pub(crate) const FEW: u32 = 2;
 
-/// Workers of a node, and calls that may wait for a worker: fewer than clients make.
+/// Number of workers of a node, and number of calls that may wait for a worker. Clients make more.
 pub(crate) const WORKERS: u16 = 2;
 pub(crate) const QUEUED_JOBS: Limit = Limit { per_peer: 2, in_all: 6 };
 
-/// Time limit of each call of [`Chain`], by programs and by handlers. No call may reach it.
+/// Time limit of each call to [`Chain`], made by programs and by handlers. No call may reach it.
 pub(crate) const CHAINED: Duration = Duration::from_secs(60);
 
-/// Work for other nodes. Each call carries its number and bytes that belong to it.
+/// Work for other nodes. Each call carries its number and the bytes that belong to it.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
 pub(crate) trait Work {
     /// Waits, and replies with `reply_bytes` bytes.
@@ -39,10 +39,10 @@ pub(crate) trait Work {
     /// Blocks its poller before it replies.
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status>;
 
-    /// Waits, unless that is for 0 us, and returns an error.
+    /// Waits unless `wait_us` is 0, and then returns an error.
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Waits. Few of these calls run at once.
+    /// Waits. Only few of these calls run at once.
     async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
     /// Panics.
@@ -54,11 +54,12 @@ pub(crate) trait Work {
     /// Keeps the texts while it waits.
     async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status>;
 
-    /// Calls `number` at another node before it replies. After a failure it returns that status, or a new one.
+    /// Calls `number` at another node before it replies. If this call fails, the handler returns the status of the failure
+    /// or a new one.
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status>;
 
-    /// Calls `slow` at one node with a local client, and then `number` at another with a local client and at both
-    /// with clients that it shares with the program, before it replies.
+    /// Calls `slow` at one node with a local client. Then calls `number` at another node with a local client, and at both
+    /// nodes with clients shared with the program. Replies after these calls.
     async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status>;
 
     /// Takes bytes.
@@ -69,19 +70,18 @@ pub(crate) trait Work {
     #[oneway]
     async fn linger(&self);
 
-    /// Waits before it replies, or fails in a process that the oracle names. The call may run twice.
+    /// Waits before it replies, or fails in a process selected by the oracle. The call may run twice.
     #[idempotent]
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }
 
-/// A service without callers, which shifts the method numbers of [`Work`].
+/// A service that is never called. It shifts the method numbers of [`Work`].
 #[trunkline::service(name = "trunkline.simulate.Idle", version = 1)]
 pub(crate) trait Idle {
     /// Does nothing.
     async fn nothing(&self);
 }
 
-/// Handler of [`Work`].
 #[derive(Debug)]
 pub(crate) struct Idler;
 
@@ -89,7 +89,7 @@ impl Idle for Idler {
     async fn nothing(&self) {}
 }
 
-/// Parts of a run that the handlers of a process use.
+/// Parts of a run used by the handlers in a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Handling {
     pub(crate) process: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Handling {
 }
 
 impl Handling {
-    /// Records that the handler of a call was entered, with these bytes.
+    /// Records that the handler of a call was entered, with these argument bytes.
     pub(crate) fn entered(&self, id: u64, method: &str, body: &[u8]) {
         self.oracle.entered(id, self.process, method, body);
     }
@@ -116,7 +116,6 @@ impl Handling {
         Ok(id)
     }
 
-    /// Waits in a handler.
     async fn wait(&self, wait_us: u64) {
         if wait_us > 0 {
             self.timers.sleep(Duration::from_micros(wait_us)).await;
@@ -126,15 +125,14 @@ impl Handling {
 
 /// Time limit of a call made by a handler.
 const INNER: Duration = Duration::from_millis(200);
-/// Time limit of a call made by a forwarding handler.
 const FORWARDED: Duration = Duration::from_secs(1);
 
-/// Clients shared by the handlers of a process and its program, by server.
+/// Clients shared by the handlers in a process and its program, by server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SharedClients(Arc<Mutex<BTreeMap<SocketAddr, WorkClient>>>);
 
 impl SharedClients {
-    /// Adds a client, in place of an earlier one of the same server.
+    /// Adds a client. Replaces an earlier client for the same server.
     pub(crate) fn add(&self, server: SocketAddr, client: WorkClient) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(server, client);
     }
@@ -145,7 +143,7 @@ impl SharedClients {
     }
 }
 
-/// Number of handlers of `few` that run in a process, on all its pollers.
+/// Number of `few` handlers that run in a process, on all its pollers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Few(Arc<AtomicU32>);
 
@@ -153,7 +151,7 @@ pub(crate) struct Few(Arc<AtomicU32>);
 struct OneOf<'a>(&'a Few);
 
 impl Few {
-    /// Counts one more handler. Returns the number of running handlers.
+    /// Counts a further handler. Returns the number of running handlers.
     fn begin(&self) -> (OneOf<'_>, u32) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (OneOf(self), before + 1)
@@ -166,7 +164,6 @@ impl Drop for OneOf<'_> {
     }
 }
 
-/// Handler of one poller.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) run: Handling,
@@ -180,12 +177,11 @@ impl Worker {
         Ok(WorkLocal::connect(&self.poller, server)?.with_timeout(timeout))
     }
 
-    /// Parses the address in an argument.
     fn address(&self, id: u64, text: &str) -> Result<SocketAddr, Status> {
         text.parse().map_err(|_| self.run.refused(id, Status::invalid_argument("no address")))
     }
 
-    /// Sends a nested call from the handler of call `id`, and judges it. The handler fails if the call does.
+    /// Sends a nested call from the handler of call `id`, and checks it. The handler fails if the nested call fails.
     async fn inner<F>(
         &self,
         id: u64,
@@ -322,14 +318,14 @@ impl Work for Worker {
     }
 }
 
-/// Work that pollers do not wait for.
+/// Work that does not occupy pollers.
 #[trunkline::service(name = "trunkline.simulate.Pooled", version = 1)]
 pub(crate) trait Pooled {
-    /// Sleeps by the pool's own timers.
+    /// Sleeps with the pool's own timers.
     #[offload]
     async fn ponder(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Blocks its worker, and then waits on it.
+    /// Blocks its worker, and then waits on this worker.
     #[blocking]
     async fn grind(&self, id: u64, block_us: u64, wait_us: u64) -> Result<u64, Status>;
 
@@ -338,7 +334,6 @@ pub(crate) trait Pooled {
     async fn brood(&self, id: u64) -> Result<u64, Status>;
 }
 
-/// Handler of [`Pooled`].
 #[derive(Debug)]
 pub(crate) struct Thinker(pub(crate) Handling);
 
@@ -380,13 +375,13 @@ impl Pooled for Thinker {
     }
 }
 
-/// Calls that need further calls.
+/// Calls that make further calls.
 #[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
 pub(crate) trait Chain {
-    /// Continues a chain of calls with `rest` calls left: the next call goes to `to`, and the call after it to `back`.
+    /// Continues a chain with `rest` calls left. The next call goes to `to`, and the call after it goes to `back`.
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
 
-    /// Waits for this time.
+    /// Waits for `wait_us` microseconds.
     async fn hold(&self, wait_us: u64);
 
     /// Takes bytes.
@@ -396,7 +391,6 @@ pub(crate) trait Chain {
     async fn give(&self, bytes: u32) -> Result<Bytes, Status>;
 }
 
-/// Handler of [`Chain`].
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) poller: PollerContext,

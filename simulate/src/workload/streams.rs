@@ -1,5 +1,4 @@
-//! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle judges each item
-//! and each end.
+//! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle checks each item and each end.
 
 use crate::coverage::EventKind;
 use crate::oracle::{Flow, Oracle, item};
@@ -15,11 +14,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Status, Stream, Streaming};
 
-/// Items between two pauses of a reader or a writer.
+/// Number of items between two pauses of a reader or a writer.
 const BETWEEN_PAUSES: u64 = 8;
-/// Items of a stream in the phases without faults: more than its first window allows.
+/// Number of items in a stream in the phases without faults. It exceeds the first window.
 const CALM_ITEMS: u64 = 150;
-/// Idle timeouts of streams, in microseconds: mostly longer than the pauses of a writer.
+/// Idle timeouts of streams, in microseconds. Most are longer than the pauses of a writer.
 const IDLE_US: Range<u64> = 1_000..20_000;
 /// Time for which machines may sleep before they detect a change.
 const STOPS_LATER: Duration = Duration::from_millis(30);
@@ -27,14 +26,15 @@ const STOPS_LATER: Duration = Duration::from_millis(30);
 /// A service of streams whose items belong to their call.
 #[trunkline::service(name = "trunkline.simulate.Feed", version = 1)]
 pub(crate) trait Feed {
-    /// Sends items, and ends as the script states.
+    /// Sends items and ends as the script specifies.
     async fn watch(
         &self,
         id: u64,
         script: Script,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Takes items up to a number, and waits before it replies. With `checks` the client's stream must be gone then.
+    /// Takes up to a number of items, and waits before it replies. With `checks`, the client's stream must have been dropped
+    /// by then.
     async fn upload(
         &self,
         id: u64,
@@ -53,19 +53,16 @@ pub(crate) trait Feed {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
-/// The way in which a writer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Then {
-    /// Ends the stream.
     Finish,
-    /// Ends the stream with an error.
     Fail,
     Panic,
     /// Sends nothing more and does not end.
     Hang,
 }
 
-/// The behaviour of a writer or reader: maximum number of items, and the pause after some of them.
+/// The behaviour of a writer or reader, as a maximum number of items and the pause after some of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Script {
     pub(crate) items: u64,
@@ -74,7 +71,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Returns a script that handles `items` without pauses, and finishes.
+    /// Returns a script that handles `items` items without pauses, and then finishes.
     fn all(items: u64) -> Self {
         Self { items, pause_us: 0, then: Then::Finish }
     }
@@ -83,21 +80,19 @@ impl Script {
         let items = if random.bool() { random.u64(..20) } else { random.u64(..200) };
         let pause_us = match random.u8(..3) {
             0 => random.u64(..2_000),
-            // The pause is about the transit time of an item.
+            // The pause is about as long as the transit time of an item.
             1 => random.u64(1..40),
             _ => 0,
         };
         Self { items, pause_us, then: Then::Finish }
     }
 
-    /// Returns the pause after an item.
     fn pause(&self, timers: &Timers, items: u64) -> Option<Sleep> {
         let pauses = self.pause_us > 0 && items.is_multiple_of(BETWEEN_PAUSES);
         pauses.then(|| timers.sleep(Duration::from_micros(self.pause_us)))
     }
 }
 
-/// Writer of a stream.
 struct Source {
     oracle: Oracle,
     timers: Timers,
@@ -162,7 +157,6 @@ impl Drop for Source {
     }
 }
 
-/// Writer of a client.
 struct Upload(Source);
 
 impl Stream for Upload {
@@ -214,7 +208,6 @@ impl Stream for Replies {
     }
 }
 
-/// Handler of the service.
 #[derive(Debug)]
 pub(crate) struct Feeder(pub(crate) Handling);
 
@@ -283,14 +276,13 @@ impl Feed for Feeder {
     }
 }
 
-/// A call that streams items.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
-    /// The handler sends.
+    /// The handler sends items.
     Watch(Script),
-    /// The client sends; the handler takes the items, and then waits.
+    /// The client sends items. The handler takes them, and then waits.
     Upload { sent: Script, taken: Script, wait: Duration, checks: bool },
-    /// The client sends, and the handler answers each item.
+    /// The client sends items, and the handler answers each item.
     Chat { sent: Script, answered: Script },
 }
 
@@ -347,7 +339,7 @@ impl Client {
         }
     }
 
-    /// Streams without faults. Returns the error, if the call failed.
+    /// Streams items without faults. Returns the error, if the call failed.
     pub(crate) async fn calm_stream(
         &self,
         server: SocketAddr,
@@ -369,8 +361,8 @@ impl Client {
             2 => Shape::Chat { sent: Script::all(CALM_ITEMS), answered: all },
             3 => Shape::Upload { sent: hangs, taken: Script::all(10), wait: stops, checks: true },
             _ => {
-                // Items of the first stream are in transit when the second takes its slot, which is free once its poller has
-                // handled the drop.
+                // Items of the first stream are in transit when the second stream takes its slot, which is free once its
+                // poller has handled the drop.
                 let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
                     self.stream_of(server, timeout, None, Shape::Watch(sends), Script::all(30)).await;
@@ -379,7 +371,7 @@ impl Client {
                 }
                 self.timers.sleep(Duration::from_micros(random.u64(1..20))).await;
                 let failures = RefCell::new(Vec::new());
-                // Calls go to the pollers in turn. More calls at once would exceed the limit of handlers.
+                // Calls are assigned to the pollers in turn. More concurrent calls would exceed the handler limit.
                 all_end((0..self.pollers.min(3)).map(|_| async {
                     let again = Shape::Watch(Script::all(CALM_ITEMS));
                     let (_, failure) = self.stream_of(server, timeout, None, again, all).await;
@@ -392,7 +384,7 @@ impl Client {
         self.stream_of(server, timeout, None, shape, all).await.1
     }
 
-    /// Drops a stream whose handler stops sending, and checks that the handler's stream is dropped within `limit`.
+    /// Drops a stream whose handler has stopped sending, and checks that the handler's stream is dropped within `limit`.
     pub(crate) async fn drop_stream(&self, server: SocketAddr, timeout: Duration, limit: Duration) {
         let hangs = Shape::Watch(Script { items: 20, pause_us: 0, then: Then::Hang });
         let (call, failure) = self.stream_of(server, timeout, None, hangs, Script::all(10)).await;
@@ -403,7 +395,8 @@ impl Client {
         }
     }
 
-    /// Sends a call that streams items, and reads them according to `read`. Returns its number and, if it failed, the error.
+    /// Sends a call that streams items, and reads them as specified by `read`. Returns its number and, if it failed, the
+    /// error.
     async fn stream_of(
         &self,
         server: SocketAddr,

@@ -1,6 +1,6 @@
-//! The servers: nodes in a child process, or in this process, which then exchange packets through queues.
+//! The servers. They are nodes in a child process, or nodes in this process that exchange packets through queues.
 //!
-//! The child process runs this program. It prints the addresses of its nodes, and serves until its parent ends.
+//! The child process runs this program. It prints the addresses of its nodes and serves until its parent exits.
 
 mod services;
 
@@ -23,15 +23,15 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::{Folder, fresh_ip, output};
 use trunkline_transport::NodeOptions;
 
-/// Time after the death of its parent after which a process exits even if its nodes do not shut down.
+/// Time from the death of its parent until a process exits even if its nodes do not shut down.
 const LAST: Duration = Duration::from_secs(5);
-/// Limit of decoded arguments per peer. Open streams count towards the limit.
+/// Maximum size of the decoded arguments of one peer, in bytes. Open streams count towards it.
 const DECODED: usize = 1 << 30;
 
-/// Description of the servers, and arguments of their process.
+/// Description of the servers, and the arguments of their process.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Fleet {
-    /// Address of the server if there is one; an unused loopback address otherwise.
+    /// Address of the server if there is only one; otherwise an unused loopback address.
     #[arg(long)]
     pub(crate) address: Option<IpAddr>,
     #[arg(long, value_enum)]
@@ -41,7 +41,7 @@ pub(crate) struct Fleet {
     /// Pollers of each server.
     #[arg(long)]
     pub(crate) pollers: u16,
-    /// Services of each server that differ only in their names.
+    /// Number of services on each server. They differ only in their names.
     #[arg(long)]
     pub(crate) services: u16,
     #[arg(long)]
@@ -51,7 +51,7 @@ pub(crate) struct Fleet {
     pub(crate) encrypted: bool,
 }
 
-/// Running servers, which end when this value is dropped.
+/// Running servers, which are stopped when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Servers {
     fleet: Fleet,
@@ -62,14 +62,14 @@ pub(crate) struct Servers {
 #[derive(Debug)]
 enum ServerPlace {
     Process(Child),
-    /// Nodes in this process, with the host that they share.
+    /// Nodes in this process, and the host that they share.
     Here {
         nodes: Vec<Node>,
         host: Host,
     },
 }
 
-/// Shared state of nodes in this process.
+/// State that the nodes in this process share.
 #[derive(Debug)]
 struct Host {
     hub: Arc<Hub>,
@@ -77,10 +77,10 @@ struct Host {
 }
 
 impl Fleet {
-    /// Starts the servers, on their core if there is one.
+    /// Starts the servers, pinned to their core if there is one.
     ///
     /// # Errors
-    /// Returns an error if the servers do not start. A process prints details itself.
+    /// Returns an error if the servers do not start. A server process prints the details itself.
     pub(crate) fn start(self) -> Result<Servers, Failure> {
         if self.link == LinkFlag::Process {
             let folder =
@@ -112,7 +112,7 @@ impl Fleet {
         Ok(Servers { fleet: self, addresses, place: ServerPlace::Process(child) })
     }
 
-    /// Serves in the child process until its parent ends.
+    /// Serves in the child process until its parent exits.
     ///
     /// # Errors
     /// Returns an error if a node does not start.
@@ -145,7 +145,7 @@ impl Fleet {
         (0..self.servers).map(start).collect()
     }
 
-    /// Gives a node at this address an identity, if nodes have one.
+    /// Gives a node at this address an identity if the fleet is encrypted.
     fn level(self, node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
         if self.encrypted { nodes::encrypted(node, address) } else { Ok(node) }
     }
@@ -166,7 +166,6 @@ impl Servers {
         builder.pollers(self.fleet.pollers).start().map_err(|error| error.to_string())
     }
 
-    /// Returns the number of the server process.
     pub(crate) fn process(&self) -> Option<u32> {
         match &self.place {
             ServerPlace::Process(child) => Some(child.process()),
@@ -174,7 +173,7 @@ impl Servers {
         }
     }
 
-    /// Returns how the process ended, if it has ended.
+    /// Returns the exit status of the process, if it has exited.
     pub(crate) fn death(&self) -> Option<Failure> {
         match &self.place {
             ServerPlace::Process(child) => child.death(),
@@ -182,7 +181,7 @@ impl Servers {
         }
     }
 
-    /// Reports the exit of the server process, if it has exited, instead of the resulting failure.
+    /// Returns a failure that reports the exit of the server process, or `why` if the process has not exited.
     pub(crate) fn named(&self, why: String) -> Failure {
         self.death().unwrap_or(Failure::Unmeasured(why))
     }

@@ -1,13 +1,13 @@
-//! Services that differ only in their names, so that a node can have many.
+//! Services that differ only in their names. They let a node serve many services.
 
 use crate::calls::echo::Mirror;
 use std::net::SocketAddr;
 use trunkline::{Bytes, NodeBuilder, PollerContext, Status};
 
-/// Maximum number of services.
 const MOST: u16 = 16;
 
-/// Defines a module for each name, a function that adds the first `count` services to a builder, and a client of one service.
+/// Defines a module for each name, a function that adds the first `count` services to a builder, and a client for any one of
+/// the services.
 macro_rules! services {
     ($($module:ident $number:literal $name:literal,)*) => {
         $(#[allow(dead_code, reason = "only local clients are used")]
@@ -33,10 +33,10 @@ macro_rules! services {
         }
 
         impl Local {
-            /// Connects a client of the service with this number.
+            /// Connects a client to the service with this number.
             ///
             /// # Errors
-            /// Returns an error if there is no such service or if it cannot be connected.
+            /// Returns an error if there is no such service, or if the client cannot connect.
             pub(crate) fn connect(context: &PollerContext, server: SocketAddr, number: u16) -> Result<Self, Status> {
                 match number {
                     $($number => $module::EchoLocal::connect(context, server).map(Self::$module),)*

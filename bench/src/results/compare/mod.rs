@@ -1,7 +1,7 @@
-//! `compare`: changes beyond noise between the files of two runs.
+//! The `compare` subcommand, which reports changes beyond noise between the files of two runs.
 //!
-//! Decides which values are compared and what counts as a regression. `noise` tells changes from noise, `rows` prints them.
-//! This module measures nothing.
+//! Decides which values are compared and what counts as a regression. `noise` distinguishes changes from noise, and `rows`
+//! prints them. This module measures nothing.
 
 mod noise;
 mod rows;
@@ -21,16 +21,16 @@ use trunkline_testkit::output;
 
 /// Changes beyond noise between the JSON files of two runs of one subcommand.
 ///
-/// Points are matched by their settings, such as the size. By default each repetition's value is divided by the link's
-/// floor in the same repetition, because a slower machine has slower floors; p99 is divided by the p50 of the floor.
-/// Floors are noisy, so if both runs are from the same machine, the value itself must have changed in the same direction.
-/// --absolute compares the values themselves and needs an otherwise idle machine.
+/// Points are matched by their settings, such as the size. By default, each value is divided by the link's floor in the same
+/// repetition, because a slower machine has slower floors; p99 is divided by the p50 of the floor. Floors are noisy, so if
+/// both runs are from the same machine, the value itself must have changed in the same direction. --absolute compares the
+/// values themselves and needs an otherwise idle machine.
 ///
-/// A value is better or worse if three conditions hold: its median has changed by more than the bound, by more than twice the
-/// interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test, 0.5 %).
-/// Otherwise it counts as unchanged. With fewer than 5 repetitions in either file a value is undecided.
+/// A value is better or worse if three conditions hold: its median has changed by more than the bound, and by more than
+/// twice the interquartile range of the repetitions, and the repetitions of one run are above those of the other (rank test,
+/// 0.5 %). Otherwise it is unchanged. With fewer than 5 repetitions in either file, a value is undecided.
 ///
-/// When other programs used more than 0.15 of a core during one of the runs, a changed value is undecided: measure again.
+/// If other programs used more than 0.15 of a core during one of the runs, a changed value is undecided: measure again.
 ///
 /// Examples:
 ///   trunkline-bench latency --json before.json      then change something, and measure again
@@ -49,7 +49,7 @@ pub(crate) struct Comparison {
     /// The later run.
     #[arg(value_name = "AFTER.json")]
     after: PathBuf,
-    /// Changes up to this percentage do not count; for p99 up to twice as much.
+    /// Maximum change that does not count, in percent. For p99, the maximum is twice as large.
     #[arg(long, value_name = "PERCENT", default_value = "15", value_parser = percent)]
     bound: f64,
     /// Compare times and rates themselves, not their ratios to the floors.
@@ -63,7 +63,7 @@ pub(crate) struct Comparison {
     quiet: bool,
 }
 
-/// The outcome, for printing and as JSON.
+/// The outcome, printed and written as JSON.
 #[derive(Debug, Serialize)]
 struct Outcome {
     command: &'static str,
@@ -73,7 +73,7 @@ struct Outcome {
     after: String,
     bound_percent: f64,
     absolute: bool,
-    /// Other differences between the runs.
+    /// Further differences between the runs.
     notes: Vec<String>,
     only_before: Vec<String>,
     only_after: Vec<String>,
@@ -183,7 +183,7 @@ impl Outcome {
     }
 }
 
-/// Returns the points with unique labels: points with the same settings are numbered.
+/// Returns the points with unique labels. Points with the same settings are numbered.
 fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     let mut seen = BTreeMap::new();
     let label = |point: &SavedPoint| {
@@ -195,26 +195,22 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     points.iter().map(label).zip(points).collect()
 }
 
-/// Quantity that must have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
-    /// The value itself.
     Value,
-    /// The ratio to the floor.
     Ratio,
     /// The value and its ratio, in the same direction.
     Both,
 }
 
-/// A key and its values.
 type Named<'a> = (String, &'a [f64]);
 
-/// One key of a point in both files.
+/// Values of one key of a point in both files.
 #[derive(Debug)]
 struct Compared<'a> {
     key: &'a str,
     values: [&'a [f64]; 2],
-    /// The key and the values of the floor, in each file.
+    /// The key and the values of the floor in each file.
     floors: Option<(Named<'a>, Named<'a>)>,
 }
 
@@ -238,7 +234,7 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the floor that a value is divided by: the floor of the same key, or for times the floor's p50.
+/// Returns the floor by which a value is divided: the floor with the same key or, for times, the floor's p50.
 fn floor<'a>(key: &str, point: &'a SavedPoint) -> Option<Named<'a>> {
     let own = format!("floor_{key}");
     let name = if !point.each_repetition.contains_key(&own) && key.ends_with("_ns") {
@@ -259,7 +255,7 @@ fn missing(label: &str, point: &SavedPoint, from: &SavedPoint) -> Vec<String> {
     keys.map(|key| format!("{label}: {key}")).collect()
 }
 
-/// Describes differences in settings and machine, and runs that ended early.
+/// Describes differences between settings and machines, and lists runs that ended early.
 fn notes(before: &Saved, after: &Saved) -> Vec<String> {
     let mut notes = Vec::new();
     let parts =

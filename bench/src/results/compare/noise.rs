@@ -1,21 +1,22 @@
-//! Tells a change from the noise of repetitions.
+//! Distinguishes a change from the noise of repetitions.
 //!
-//! Defines when two lists of repetitions differ. Called for each row of a comparison; it does not handle files.
+//! Defines when two lists of repetitions differ. `compare` calls it for each row; it does not handle files.
 //!
-//! Three conditions must hold, because each alone is wrong too often with five repetitions:
+//! Three conditions must hold. With five repetitions, each alone gives too many wrong verdicts:
 //!
-//! 1. The medians differ by more than the bound. Two runs of one program differ by some percent although the repetitions
-//!    within each agree, because the load of the host by other machines varies.
-//! 2. They differ by more than twice the interquartile range of the noisier side, so a noisy value must change by more.
-//! 3. The repetitions of one side are above those of the other by a rank test (Mann-Whitney, one-sided, 0.5 %). With five on
-//!    each side, all of one must be above all of the other.
+//! 1. The medians differ by more than the bound. Two runs of one program differ by some percent even if the repetitions
+//! within each run agree, because the load that other machines put on the host varies.
+//! 2. The medians differ by more than twice the interquartile range of the noisier side, so that a noisy value must change
+//! by more.
+//! 3. The repetitions of one side are above those of the other in a rank test (Mann-Whitney, one-sided, 0.5 %). With five
+//! repetitions on each side, all of one side must be above all of the other.
 
 /// Minimum difference of the medians, in interquartile ranges.
 const RANGES: f64 = 2.0;
 /// Significance level of the rank test.
 const CHANCE: f64 = 0.005;
-/// Minimum number of repetitions of a side. With four, even the clearest order has a p-value of 1 in C(8, 4) = 70, above
-/// the significance level.
+/// Minimum number of repetitions per side. With four, even the clearest order has a p-value of 1 in C(8, 4) = 70, which is
+/// above the significance level.
 pub(crate) const FEWEST: usize = 5;
 /// Number of pairs up to which the p-value is computed exactly.
 const EXACT_PAIRS: usize = 900;
@@ -25,18 +26,16 @@ const EXACT_PAIRS: usize = 900;
 pub(crate) struct Change {
     pub(crate) before: f64,
     pub(crate) after: f64,
-    /// Change of the median, as a fraction; negative if it became smaller.
+    /// Relative change of the median; negative if the median became smaller.
     pub(crate) change: f64,
-    /// The larger interquartile range, as a fraction of the median.
+    /// The larger interquartile range, relative to the median.
     pub(crate) range: f64,
-    /// P-value of the rank test.
     pub(crate) chance: f64,
     /// True if there are enough repetitions.
     pub(crate) is_decided: bool,
 }
 
 impl Change {
-    /// Compares two non-empty lists of positive values.
     pub(crate) fn between(before: &[f64], after: &[f64]) -> Self {
         let (from, to) = (Quartiles::of(before), Quartiles::of(after));
         Self {
@@ -49,7 +48,7 @@ impl Change {
         }
     }
 
-    /// Returns true if the change exceeds noise and `bound`, a fraction.
+    /// Returns true if the change exceeds both the noise and `bound`, a fraction.
     pub(crate) fn is_real(&self, bound: f64) -> bool {
         // Halving counts as much as doubling.
         let size = self.change.max(-self.change / (1.0 + self.change));
@@ -95,20 +94,20 @@ fn chance(one: &[f64], other: &[f64]) -> f64 {
     let (n, m) = (one.len() as f64, other.len() as f64);
     let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
     let score = (n * m / 2.0 - fewer - 0.5).max(0.0) / deviation;
-    // This is an upper bound of the normal distribution's tail. The bound is tight where the tail is small.
+    // An upper bound of the tail of the normal distribution. The bound is tight where the tail is small.
     (-score * score / 2.0).exp() / 2.0
 }
 
 /// Returns the fraction of all orders of `n` and `m` values in which at most `most` pairs are in order.
 fn exact(n: usize, m: usize, most: f64) -> f64 {
-    // counts[j][u]: orders of the values so far and j of the other side with u pairs in order.
+    // counts[j][u] is the number of orders of the values so far and j values of the other side that have u pairs in order.
     let pairs = n * m;
     let mut counts = vec![vec![0.0_f64; pairs + 1]; m + 1];
     for row in &mut counts {
         row[0] = 1.0;
     }
     for _ in 0..n {
-        // One more value on this side: it is above j values of the other side, or the last of these j values is above it.
+        // Add a value on this side. It is either above all j values of the other side, or below the last of them.
         let mut next = vec![vec![0.0; pairs + 1]; m + 1];
         for j in 0..=m {
             for u in 0..=pairs {
@@ -145,11 +144,11 @@ mod tests {
 
     #[test]
     fn rank_test_matches_exact_probabilities() {
-        // All of five above all of five: one of 252 orders. One pair in the other order: one more.
+        // All five values above all five others is one order of 252. One pair in the other order adds one.
         near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
         near(chance(&[6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]), 1.0 / 252.0);
         near(chance(&[1.0, 2.0, 3.0, 4.0, 6.0], &[5.0, 7.0, 8.0, 9.0, 10.0]), 2.0 / 252.0);
-        // At most 2 of 5 x 5 pairs: 4 orders.
+        // 4 orders have at most 2 of 5 x 5 pairs in order.
         near(exact(5, 5, 2.0), 4.0 / 252.0);
         near(exact(3, 4, 0.0), 1.0 / 35.0);
         assert!(chance(&[5.0; 8], &[5.0; 8]) > 0.5);
@@ -179,7 +178,7 @@ mod tests {
         assert!(!change(&[150.0, 151.0, 101.0, 150.0, 152.0]).is_real(0.1), "not all are above all");
         // Four repetitions are too few for a verdict.
         assert!(!Change::between(&[1.0; 4], &[2.0; 4]).is_real(0.1));
-        // Half as much is as large a change as twice as much.
+        // Halving is as large a change as doubling.
         assert!(change(&times(0.5)).is_real(0.9) && change(&times(2.0)).is_real(0.9));
     }
 }

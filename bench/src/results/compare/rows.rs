@@ -6,7 +6,6 @@ use crate::results::table::Table;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// Verdict on a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
@@ -16,21 +15,19 @@ pub(super) enum Verdict {
     Undecided,
 }
 
-/// One value at one point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) point: String,
     /// Key of the value, or the keys of the value and the floor.
     pub(super) key: String,
-    /// Medians.
+    /// Medians of the earlier and of the later run.
     before: f64,
     after: f64,
     change_percent: f64,
-    /// Change of the value itself if the row compares its ratio to a floor on the same machine.
+    /// Change of the value itself, if the row compares its ratio to a floor on the same machine.
     value_change_percent: f64,
     /// The larger interquartile range of the repetitions, in percent of the median.
     range_percent: f64,
-    /// P-value of the rank test.
     chance: f64,
     pub(super) verdict: Verdict,
     /// True if the verdict is undecided because the machine had other work.
@@ -38,11 +35,11 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Creates a row from a change. With `value`, the value itself must have changed in the same direction.
+    /// Creates a row from a change. If `value` is given, the value itself must have changed in the same direction.
     pub(super) fn new(point: &str, key: &str, change: Change, value: Option<Change>, bound: f64) -> Self {
         let confirms = |value: Change| value.is_real(bound) && value.change * change.change > 0.0;
         let is_real = change.is_real(bound) && value.is_none_or(confirms);
-        // Rates are better if higher; times and memory if lower.
+        // Higher is better for rates; lower is better for times and memory.
         let is_better = (change.change > 0.0) == key.split(" / ").all(|part| part.ends_with("_per_s"));
         let verdict = match (change.is_decided, is_real) {
             (false, _) => Verdict::Undecided,
@@ -71,7 +68,7 @@ impl Row {
         }
     }
 
-    /// Returns true if the value became worse and is not a floor, which depends on the machine only.
+    /// Returns true if the value became worse and is not a floor. Floors depend only on the machine.
     pub(super) fn is_regression(&self) -> bool {
         self.verdict == Verdict::Worse && !is_floor(&self.key)
     }
@@ -90,7 +87,6 @@ impl Row {
 }
 
 impl Outcome {
-    /// Returns all rows and the verdict as a table.
     pub(super) fn table(&self) -> String {
         let mut table =
             Table::new(["<point", "<key", "before", "after", "change", "range", "itself", "<verdict"]);
@@ -130,7 +126,7 @@ impl Outcome {
     }
 }
 
-/// Formats a number with four digits, or with all digits before the point.
+/// Formats a number with four significant digits, or with all digits before the decimal point.
 fn digits(value: f64) -> String {
     match value {
         _ if !(1e-4..1e15).contains(&value) => format!("{value:.3e}"),

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Creates a run of one point for each size, whose calls take a multiple of the floor's time.
+/// Creates a run with one point per size, whose call times are a multiple of the floor's time.
 fn run(sizes: &[u64], times: f64) -> Value {
     let floor = [1000.0, 1100.0, 900.0, 1050.0, 1000.0];
     let point = |size: &u64| {
@@ -41,7 +41,7 @@ fn slower_run_is_regression_and_faster_run_is_improvement() {
 }
 
 #[test]
-fn p99_is_compared_with_twice_bound() {
+fn p99_bound_is_doubled() {
     let tail = |ns: f64| {
         json!({"command": "latency", "settings": {}, "machine": {}, "outstanding": 1,
             "each_repetition": {"rtt_p99_ns": vec![ns; 5], "floor_p50_ns": vec![100.0; 5]}})

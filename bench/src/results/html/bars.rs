@@ -1,7 +1,7 @@
-//! Round trips of a `table` file as bars: one SVG for light and dark pages.
+//! Round-trip times from a `table` file as a bar chart, in one SVG for light and dark pages.
 //!
-//! Pages such as GitHub's show an image apart from their own style sheet and theme. The image therefore has its style and
-//! its background.
+//! Pages such as GitHub's show an image without their style sheet and theme. The image therefore contains a style and a
+//! background.
 
 use super::chart::escaped;
 use super::class;
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 /// Width of the drawing, and the left and right ends of the longest bar.
 const WIDTH: f64 = 760.0;
 const X: (f64, f64) = (220.0, 690.0);
-/// Place of the first bar, and the height of a bar with its gap.
+/// Position of the first bar, and the height of a bar including its gap.
 const TOP: f64 = 46.0;
 const STEP: f64 = 27.0;
 
@@ -52,7 +52,7 @@ struct Row {
 }
 
 impl Table {
-    /// Returns the round trips as bars, the shortest first.
+    /// Returns the round-trip times as bars, the shortest first.
     pub(super) fn svg(&self) -> String {
         let timed = |row: &Row| Some((row.system.clone(), row.rtt_p50_ns?.median / 1e3));
         let mut bars: Vec<(String, f64)> = self.rows.iter().filter_map(timed).collect();

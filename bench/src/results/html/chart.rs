@@ -1,6 +1,6 @@
 //! One chart as SVG, with its legend as an HTML list, which the browser wraps.
 //!
-//! The style sheet has all colours, for light and dark pages. Values and text come from files, so text is escaped here.
+//! The style sheet defines all colours for light and dark pages. Values and text come from files, so text is escaped here.
 
 use crate::meter::spread::Spread;
 use crate::sizes::written;
@@ -10,12 +10,11 @@ use std::fmt::Write as _;
 const SIZE: (f64, f64) = (620.0, 370.0);
 const X: (f64, f64) = (72.0, 606.0);
 const Y: (f64, f64) = (312.0, 14.0);
-/// Colours in the style sheet. A shape distinguishes series that share a colour.
+/// Number of colours in the style sheet. A shape distinguishes series that share a colour.
 const COLOURS: usize = 8;
 const SHAPES: [&str; 4] =
     ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M0-6L6 4H-6Z", "M0-6L6 0L0 6L-6 0Z", "M0 6L6-4H-6Z"];
 
-/// Scale of an axis. All scales are logarithmic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scale {
     /// Labels at round numbers.
@@ -26,7 +25,7 @@ pub(super) enum Scale {
     Percentiles,
 }
 
-/// Subject of a line: our calls, a floor (dashed) or another system (thinner).
+/// Kind of line: our calls, a floor (dashed) or another system (thinner).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
     Calls,
@@ -34,16 +33,15 @@ pub(super) enum Line {
     Peer,
 }
 
-/// One line of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) line: Line,
     /// Medians with their extremes.
     pub(super) points: Vec<(f64, Spread)>,
-    /// Text below each point; empty for none.
+    /// Text below each point; empty if there is none.
     pub(super) notes: Vec<String>,
-    /// True if points are marked. Curves with many points have no marks.
+    /// True if points have markers. Curves with many points have none.
     pub(super) is_marked: bool,
 }
 
@@ -58,7 +56,7 @@ pub(super) struct Chart {
     pub(super) series: Vec<Series>,
 }
 
-/// Range of an axis as places, and its ends in the drawing.
+/// Range of an axis in transformed values, and the coordinates of its ends in the drawing.
 struct Axis {
     scale: Scale,
     range: (f64, f64),
@@ -82,13 +80,11 @@ impl Axis {
         Self { scale, range, ends }
     }
 
-    /// Returns the coordinate of a value.
     fn at(&self, value: f64) -> f64 {
         let ((from, to), (first, last)) = (self.range, self.ends);
         first + (self.scale.place(value).clamp(from, to) - from) / (to - from) * (last - first)
     }
 
-    /// Returns the labels with their coordinates.
     fn labels(&self) -> Vec<(f64, String)> {
         let (from, to) = self.range;
         let is_within = |value: &f64| (from - 1e-9..=to + 1e-9).contains(&self.scale.place(*value));
@@ -219,7 +215,7 @@ fn shape(at: usize) -> &'static str {
     SHAPES[(at + at / COLOURS) % SHAPES.len()]
 }
 
-/// Formats a number as briefly as possible: `0.05`, `20`, `50k`, `2M`.
+/// Formats a number in a short form: `0.05`, `20`, `50k`, `2M`.
 pub(super) fn number(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

@@ -1,4 +1,4 @@
-//! Selection of a report's charts, from the contents of its files. The most important charts of a file come first.
+//! Selection of a report's charts from the contents of its files. The most important charts of a file come first.
 
 use super::chart::{Chart, Line, Scale, Series};
 use crate::meter::spread::Spread;
@@ -7,17 +7,16 @@ use crate::scenario::point::Summary;
 use std::collections::{BTreeMap, BTreeSet};
 
 const CALL_US: &str = "time of a call, µs";
-/// Rates by their keys. The key of a floor's rate begins with `floor_`.
+/// Rates with their keys. The key of a floor's rate begins with `floor_`.
 const RATES: [(&str, &str); 3] = [
     ("calls_per_s", "Calls per second"),
     ("bytes_per_s", "Bytes per second"),
     ("sessions_per_s", "Sessions per second"),
 ];
 
-/// A point with the value of the setting that a sweep varies.
+/// A point, with its value of the setting that a sweep varies.
 type Swept<'a> = (f64, &'a SavedPoint);
 
-/// Returns the charts of one file.
 pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
     let mut charts = Vec::new();
     for (setting, by, x) in [
@@ -26,7 +25,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         ("count", "", ""),
     ] {
         for (rest, points) in sweeps(&saved.points, setting) {
-            // Points of `scale` carry the name of the counted dimension.
+            // Points of `scale` contain the name of the counted dimension.
             let (by, x, rest) = match rest.strip_prefix("dimension ") {
                 Some(counted) if setting == "count" => (counted, counted, ""),
                 _ => (by, x, rest.as_str()),
@@ -51,7 +50,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         }
     }
     if saved.points.len() > 1 {
-        // Split evenly, with at most one series per colour in a chart.
+        // Split evenly, so that a chart has at most one series per colour.
         let parts = saved.points.len().div_ceil(8);
         for points in saved.points.chunks(saved.points.len().div_ceil(parts)) {
             let curves = points
@@ -69,7 +68,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
     charts
 }
 
-/// Returns the charts of open loops of several files: latency by call rate.
+/// Returns the charts of open loops in several files, which show latency by call rate.
 pub(super) fn of_open_loops(files: &[Saved]) -> Vec<Chart> {
     let mut groups: BTreeMap<String, Vec<Swept<'_>>> = BTreeMap::new();
     for file in files {
@@ -89,7 +88,7 @@ pub(super) fn of_open_loops(files: &[Saved]) -> Vec<Chart> {
     sorted(groups).into_iter().filter_map(of_group).collect()
 }
 
-/// Groups points that differ in one setting only. Groups with fewer than two values are left out.
+/// Groups points that differ in only one setting. Groups with fewer than two values are omitted.
 fn sweeps<'a>(points: &'a [SavedPoint], setting: &str) -> Vec<(String, Vec<Swept<'a>>)> {
     let mut groups: BTreeMap<String, Vec<Swept<'_>>> = BTreeMap::new();
     for point in points {
@@ -101,7 +100,7 @@ fn sweeps<'a>(points: &'a [SavedPoint], setting: &str) -> Vec<(String, Vec<Swept
     sorted(groups)
 }
 
-/// Sorts each group by its values, and keeps the groups with at least two.
+/// Sorts each group by its values and keeps groups with at least two.
 fn sorted(groups: BTreeMap<String, Vec<Swept<'_>>>) -> Vec<(String, Vec<Swept<'_>>)> {
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.iter_mut().for_each(|(_, points)| points.sort_by(|one, other| one.0.total_cmp(&other.0)));
@@ -120,7 +119,6 @@ fn line(name: &str, line: Line, points: &[Swept<'_>], of: impl Fn(&SavedPoint) -
     Series { name: name.to_owned(), line, points, notes: Vec::new(), is_marked: true }
 }
 
-/// Returns the times of our calls.
 fn ours(points: &[Swept<'_>]) -> Vec<Series> {
     [("calls, p50", "rtt_p50_ns"), ("calls, p99", "rtt_p99_ns")]
         .map(|(name, key)| line(name, Line::Calls, points, |point| point.spread(key).map(in_us)))
@@ -172,7 +170,8 @@ fn distributions(title: String, curves: Vec<Series>) -> Option<Chart> {
 }
 
 fn curve(name: &str, line: Line, timed: &Summary) -> Series {
-    // The longest time would be at infinity on this axis, so only the table shows it. Labels beyond six digits would overlap.
+    // The longest time would be at infinity on this axis, so it is shown only in the table. Labels with more than six digits
+    // would overlap.
     let finite = timed.distribution_ns.points().filter(|(quantile, _)| *quantile <= 0.999_999);
     let alone = |ns: f64| Spread { median: ns, min: ns, max: ns };
     let points = finite.map(|(quantile, ns)| (quantile, alone(ns / 1e3))).collect();

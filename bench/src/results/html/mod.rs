@@ -1,7 +1,8 @@
-//! A report of results as one self-contained HTML file, without scripts, fonts or other files.
+//! A report of results as one self-contained HTML file without scripts or fonts.
 //!
-//! `figures` selects the charts, `chart` draws one; `bars` draws a table as an image. Called by `report`, and after a measurement by `--html`; both pass the
-//! contents of a `--json` file. The page begins with dates, machine and one table; charts and all figures follow.
+//! `figures` selects the charts, `chart` draws one, and `bars` draws a table as an image. The callers are `report` and,
+//! after a measurement, `--html`. Both pass the contents of a `--json` file. The page begins with dates, machine and an
+//! overview table; charts and all figures follow.
 
 mod bars;
 mod chart;
@@ -21,15 +22,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Maximum number of charts on a page.
 const MOST_CHARTS: usize = 8;
 
 /// One HTML page from the JSON files of several runs, or one image of a table.
 ///
-/// It has plots of distributions, sweeps over sizes and calls in flight, and tables, with the floors next to the calls.
-/// Runs with --arrivals are drawn together: time by the rate at which calls were due. The page needs no other file.
+/// It contains plots of distributions, sweeps over sizes and calls in flight, and tables, with the floors next to the calls.
+/// Runs with --arrivals share a plot of time by call rate. The page needs no other file.
 ///
-/// With --svg the round trips in one file of `table` become a plot with bars, for light and dark pages.
+/// With --svg, the round-trip times in one file of `table` become a bar chart for light and dark pages.
 ///
 /// Examples:
 ///   trunkline-bench latency --size 0..1M --json latency.json
@@ -42,13 +42,13 @@ const MOST_CHARTS: usize = 8;
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Files {
-    /// Files that --json has written.
+    /// Files written by --json.
     #[arg(value_name = "RESULT.json", required = true)]
     results: Vec<PathBuf>,
     /// Output file for the page.
     #[arg(long, value_name = "FILE", required_unless_present = "svg")]
     html: Option<PathBuf>,
-    /// Output file for the image. Takes one result, of `table`.
+    /// Output file for the image. Takes one result, written by `table`.
     #[arg(long, value_name = "FILE", conflicts_with = "html")]
     svg: Option<PathBuf>,
 }
@@ -82,7 +82,6 @@ pub(crate) fn write(results: &[Saved], path: &Path) -> Result<(), String> {
     whole_file::write(path, page(results).as_bytes())
 }
 
-/// Returns the whole page.
 fn page(files: &[Saved]) -> String {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -126,7 +125,7 @@ fn page(files: &[Saved]) -> String {
             let _ = writeln!(html, "<p class=\"failed\">The run ended early: {}</p>", escaped(error));
         }
         let (settings, machine) = (facts(&file.settings), facts(&file.machine));
-        // 0 also means unknown.
+        // 0 may also mean unknown.
         let others = match file.others_cores {
             cores if cores > 0.0 => format!("; other programs used {} cores meanwhile", number(cores)),
             _ => String::new(),
@@ -181,7 +180,7 @@ fn overview(html: &mut String, files: &[Saved]) {
     }
     let peers: BTreeSet<&str> =
         points().flat_map(|(_, point)| point.peers.keys().map(String::as_str)).collect();
-    // The kind of connection goes below the name, so that all systems fit in the width of a page.
+    // The kind of connection is below the name, so that all systems fit in the width of a page.
     let title = |name: &&str| match escaped(name).split_once(", ") {
         Some((system, way)) => format!("{system}<br><small>{way}</small>"),
         None => escaped(name),
@@ -200,7 +199,7 @@ fn overview(html: &mut String, files: &[Saved]) {
     table(html, "overview", &titles, rows);
 }
 
-/// Returns the link of a run, in words.
+/// Returns a description of the run's link.
 fn link(file: &Saved) -> &str {
     match file.settings.get("link").and_then(Value::as_str).unwrap_or_default() {
         "shm" => "shared memory",
@@ -233,12 +232,13 @@ fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
     format!("{time}<br><small>{rate}</small>{note}")
 }
 
-/// Chooses charts in turn from the open loops, which come first, and from each file. Also returns the number left out.
+/// Chooses charts in turn from the open loops, which come first, and from each file. Also returns the number of omitted
+/// charts.
 fn chosen(files: &[Saved]) -> (Vec<Vec<Chart>>, usize) {
     let mut lists = vec![figures::of_open_loops(files)];
     lists.extend(files.iter().map(figures::of_file));
     let all: usize = lists.iter().map(Vec::len).sum();
-    // Remove the last chart of the longest list. Among lists of equal length, shorten the last.
+    // Remove the last chart of the longest list. If several lists are equally long, shorten the last of them.
     while lists.iter().map(Vec::len).sum::<usize>() > MOST_CHARTS {
         let length = lists.iter().map(Vec::len).max();
         lists.iter_mut().rev().find(|list| Some(list.len()) == length).map(Vec::pop);
@@ -277,7 +277,7 @@ fn contents(html: &mut String, files: &[Saved], charts: &[Vec<Chart>], left_out:
 
 /// Appends a table with all figures of a file.
 fn all_figures(html: &mut String, file: &Saved) {
-    // Runs of `scale` have repetitions only.
+    // Runs of `scale` contain only repetitions.
     if file.points.iter().all(|point| point.calls.is_none()) {
         return;
     }

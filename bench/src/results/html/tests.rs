@@ -36,7 +36,8 @@ fn titles(charts: &[Chart]) -> Vec<&str> {
     charts.iter().map(|chart| chart.title.as_str()).collect()
 }
 
-/// Asserts that a chart has a title, labelled axes, a line and a legend for each series, and nothing outside the drawing.
+/// Asserts that a chart has a title and labelled axes, that each series has a line and a legend entry, and that nothing is
+/// outside the drawing.
 fn assert_complete(chart: &Chart) {
     let text = format!("<figure>{}</figure>", chart.html());
     let document = Document::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", chart.title));
@@ -54,7 +55,7 @@ fn assert_complete(chart: &Chart) {
     let (x, y) = (of(root, "text", "x"), of(root, "text", "y"));
     assert!(x.contains(&chart.x) && x.iter().any(|text| text == chart.y), "{}: {x:?}", chart.title);
     assert!(x.len() >= 4 && y.len() >= 2, "{}: {x:?} {y:?}", chart.title);
-    // Each text is once in the drawing and once in the legend.
+    // Each name occurs once in the drawing and once in the legend.
     assert_eq!(of(root, "path", "line").len(), 2 * chart.series.len());
     for series in &chart.series {
         assert!(root.descendants().any(|node| node.text() == Some(&series.name)), "{}", series.name);

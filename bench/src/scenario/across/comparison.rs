@@ -1,7 +1,7 @@
-//! Comparison of each row with TCP: goodput, fairness, small calls beside the others, losses, and a verdict.
+//! Comparison of each row with TCP: goodput, fairness, small calls next to large ones, losses, and a verdict.
 //!
-//! Goodput is the mean of payload bytes per second, unlike `calls_per_s`, the median over slices: TCP has no calls to count in
-//! slices. Ratios and Jain's index are computed in each repetition. A row has their medians.
+//! Goodput is the mean of payload bytes per second, unlike `calls_per_s`, the median over slices, because TCP has no calls
+//! to count in slices. Ratios and Jain's index are computed for each repetition, and a row contains their medians.
 
 use super::service::{Losses, Measured};
 use crate::meter::recorder::histogram;
@@ -11,9 +11,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Minimum goodput, relative to TCP's.
+/// Minimum goodput, relative to the goodput of TCP.
 const GOODPUT: f64 = 0.95;
-/// Minimum of Jain's index.
+/// Minimum value of Jain's index.
 const JAIN: f64 = 0.95;
 /// Maximum p99 of small calls, relative to their p50.
 const TAIL: f64 = 4.0;
@@ -21,10 +21,10 @@ const TAIL: f64 = 4.0;
 /// Caller and target.
 type Pair = (usize, usize);
 
-/// Results that rows compare.
+/// Results of which the rows are computed.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Goodput in each repetition.
+    /// Goodput of each pair, per repetition.
     repetitions: Vec<BTreeMap<Pair, Goodput>>,
     small: BTreeMap<Pair, Histogram<u64>>,
     losses: BTreeMap<usize, Losses>,
@@ -42,12 +42,12 @@ struct Goodput {
 pub(super) struct Row {
     goodput_bytes_per_s: Option<f64>,
     tcp_bytes_per_s: Option<f64>,
-    /// Goodput relative to TCP's.
+    /// Goodput relative to TCP.
     tcp_ratio: Option<f64>,
-    /// Jain's index over the goodput of callers, of two at least.
+    /// Jain's index over the goodput of at least two callers.
     jain: Option<f64>,
     tcp_jain: Option<f64>,
-    /// Times of small calls that the row's node made.
+    /// Times of the small calls made by the row's node.
     small: Option<Small>,
     losses: Losses,
     verdict: Verdict,
@@ -60,7 +60,7 @@ struct Small {
     rtt_p99_ns: u64,
 }
 
-/// Verdicts on the figures that a row has.
+/// Verdicts on the figures that the row contains.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Verdict {
     passed: bool,
@@ -70,12 +70,12 @@ struct Verdict {
 }
 
 impl Comparison {
-    /// Begins another repetition.
+    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions.push(BTreeMap::new());
     }
 
-    /// Adds a measurement in the current repetition.
+    /// Adds a measurement to the current repetition.
     #[expect(clippy::cast_precision_loss, reason = "at most 2^27")]
     pub(super) fn add(&mut self, pair: Pair, measured: &Measured, tcp: bool, bytes_of_call: u64) {
         let Some(goodput) = self.repetitions.last_mut().map(|all| all.entry(pair).or_default()) else {
@@ -89,7 +89,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the losses of a repetition, as the difference of two reports of each node.
+    /// Adds the losses in a repetition: the difference between two reports of each node.
     pub(super) fn add_losses(&mut self, before: &BTreeMap<usize, Losses>, after: &BTreeMap<usize, Losses>) {
         for (node, before) in before {
             let after = after.get(node).copied().unwrap_or_default();
@@ -98,7 +98,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the row of a node, or of all nodes.
+    /// Returns the row for a node, or for all nodes.
     pub(super) fn row(&self, node: Option<usize>) -> Row {
         let made = |pair: &Pair| node.is_none_or(|node| pair.0 == node);
         let served = |pair: &Pair| node.is_none_or(|node| pair.1 == node);
@@ -125,7 +125,7 @@ impl Comparison {
             median(&|all| {
                 let mut callers = BTreeMap::new();
                 for (pair, goodput) in all.iter().filter(|(pair, _)| served(pair)) {
-                    // A failed caller counts with a goodput of 0.
+                    // A failed caller is included with a goodput of 0.
                     *callers.entry(pair.0).or_insert(0.0) += of(goodput).unwrap_or(0.0);
                 }
                 jain(&callers.into_values().collect::<Vec<_>>())
@@ -168,7 +168,7 @@ impl Verdict {
 }
 
 impl Small {
-    /// Returns p99 relative to p50.
+    /// Returns the ratio of p99 to p50.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a call stay far below 2^52")]
     fn tail(&self) -> f64 {
         self.rtt_p99_ns as f64 / self.rtt_p50_ns.max(1) as f64
@@ -176,7 +176,7 @@ impl Small {
 }
 
 impl Row {
-    /// Returns the verdict in words, unless there is nothing to judge. `Err` has a failed one.
+    /// Returns the verdict in words, as an `Err` if it failed. `None` if there is nothing to judge.
     pub(super) fn verdict(&self, name: &str) -> Option<Result<String, String>> {
         let goodput = self.tcp_ratio.map(|ratio| format!("goodput {ratio:.3} of TCP's (at least {GOODPUT})"));
         let jain = self.jain.map(|jain| format!("Jain's index {jain:.3} (at least {JAIN})"));
@@ -188,14 +188,15 @@ impl Row {
     }
 }
 
-/// Computes Jain's index of fairness: 1 if all have the same, 1/n if one of n has everything. `None` for fewer than two.
+/// Computes Jain's index of fairness, which is 1 if all values are equal and 1/n if one of n is the whole sum. `None` for
+/// fewer than two values.
 #[expect(clippy::cast_precision_loss, reason = "a number of nodes")]
 fn jain(values: &[f64]) -> Option<f64> {
     let (sum, squares) = (values.iter().sum::<f64>(), values.iter().map(|value| value * value).sum::<f64>());
     (values.len() > 1 && squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// Returns a table of rows, and a line for each verdict.
+/// Returns a table of the rows, with a line for each verdict.
 pub(super) fn table<'a>(rows: impl Iterator<Item = (&'a str, Row)>) -> String {
     let titles = ["<node", "goodput MB/s", "TCP MB/s", "ratio", "Jain", "TCP Jain", "small p50 us", "p99 us"];
     let mut table = Table::new(titles.into_iter().chain(["resent", "timeouts", "RNR", "drops"]));

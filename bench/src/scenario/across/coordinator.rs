@@ -1,4 +1,4 @@
-//! The coordinator: has nodes call each other, watches them, and collects their measurements.
+//! The coordinator, which makes nodes call each other, watches them, and collects their measurements.
 
 use super::outcome::{Outcome, Settings};
 use super::pattern::Pattern;
@@ -19,14 +19,14 @@ use std::thread;
 use std::time::Duration;
 use trunkline::{CallOptions, Code, Node, Status, block_on};
 
-/// Interval at which nodes are asked for their progress, well within the lease.
+/// Interval at which the coordinator asks nodes for their progress, well within the lease.
 const ASK: Duration = Duration::from_millis(200);
-/// Time without an answer after which a node counts as lost.
+/// Time without an answer after which a node is considered lost.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Time limit for a node to reach its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
-/// Example of the help.
+/// Example in the help.
 const EXAMPLE: &str = "\
 Each repetition is followed by one over the kernel's TCP: a stream from each caller to each of its targets, of payloads of the
 same size. Each row has a verdict: goodput at least 0.95 of TCP's, Jain's index over the callers at least 0.95, and with
@@ -54,13 +54,13 @@ pub(crate) struct Orders {
     /// Pattern of callers and targets.
     #[arg(long, value_enum)]
     pattern: Pattern,
-    /// Bytes of a payload, there and back: 0 to 64M.
+    /// Payload size in bytes, the same in both directions: 0 to 64M.
     #[arg(long, value_name = "SIZE", default_value = "64")]
     size: Sizes,
     /// Outstanding calls from each caller to each of its targets.
     #[arg(long, value_name = "CALLS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     outstanding: u32,
-    /// Measured time of each repetition. Calls before and after it, usually for a quarter of that time, keep up the load.
+    /// Measured time of each repetition. Calls before and after it keep up the load, usually for a quarter of that time.
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
     /// Number of repetitions of all measurements.
@@ -69,24 +69,24 @@ pub(crate) struct Orders {
     /// One-way calls: a call ends when its payload is in the target's memory.
     #[arg(long)]
     one_way: bool,
-    /// Also make calls of 64 bytes, one at a time from each caller to each of its targets, while the others are in flight.
+    /// Also make 64-byte calls, one at a time from each caller to each of its targets, while the other calls are in flight.
     #[arg(long)]
     small_beside_bulk: bool,
-    /// Measure calls only, without TCP after each repetition.
+    /// Measure only calls, without TCP after each repetition.
     #[arg(long)]
     no_tcp: bool,
     /// Exit with 4 if a verdict failed.
     #[arg(long)]
     strict: bool,
-    /// The coordinator's own address [default: the one on the route to the first node].
+    /// Address of the coordinator [default: the local address on the route to the first node].
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
-    /// Use an address other than loopback although peers are not authenticated.
+    /// Allow an address other than loopback although peers are not authenticated.
     #[arg(long)]
     allow_unauthenticated: bool,
     #[command(flatten)]
     output: Output,
-    /// Also show the results on a page with plots, in this file.
+    /// Also write the results to this file, as a page with plots.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
@@ -109,11 +109,11 @@ struct Coordinator<'a> {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails if nothing can be measured, or with the results that are missing.
+/// Fails if nothing can be measured, or with a list of the missing results.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
     let mut scenario = Scenario::begin("run", &orders.output, orders.html.as_ref())?;
-    // Nodes of this host are not descendants of this process.
+    // Nodes on this host are not descendants of this process.
     scenario.others = None;
     scenario.bar.inc_length(orders.repetitions.into());
     let targets = orders.pattern.targets(orders.nodes.len())?;
@@ -156,7 +156,7 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     scenario.end(measured, &table, &outcome.json(settings), &what)
 }
 
-/// Asks all nodes for their program and version.
+/// Asks all nodes for their program and its version.
 fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<Host>, Failure> {
     let mut hosts = Vec::new();
     for (name, address) in orders.nodes.iter().zip(addresses) {
@@ -177,7 +177,7 @@ fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<H
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("\n").into()) }
 }
 
-/// Sends a request to each node on a separate thread, and waits for all answers.
+/// Sends a request to each node from a separate thread, and waits for all answers.
 fn at_once<K: Send, T: Send, R: Send>(
     asked: impl Iterator<Item = (K, T)>,
     patience: Duration,
@@ -195,9 +195,9 @@ fn at_once<K: Send, T: Send, R: Send>(
 
 impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
-        // The first number is random, because coordinators in containers have the same process id.
+        // The first number is random, because coordinators in different containers may have the same process ID.
         let first = RandomState::new().hash_one(std::process::id());
-        // An empty payload has no goodput to compare.
+        // An empty payload gives no goodput to compare.
         let has_tcp = !self.orders.no_tcp && self.orders.size.0[0] > 0;
         let steps = (0..self.orders.repetitions).flat_map(|_| [false, true]).filter(|tcp| has_tcp || !tcp);
         for (step, tcp) in (0_u64..).zip(steps) {
@@ -252,7 +252,7 @@ impl Coordinator<'_> {
         loads.filter(|(_, load)| !load.targets.is_empty()).collect()
     }
 
-    /// Has nodes connect to their targets. A failure before the first repetition fails the whole run.
+    /// Makes nodes connect to their targets. A failure before the first repetition fails the whole run.
     fn prepare(&mut self, run: u64, loads: &[(usize, Load)], is_first: bool) -> Result<Vec<usize>, Failure> {
         let asked = loads.iter().map(|(node, load)| (*node, (&self.hosts[*node].client, load)));
         let prepare = |(client, load): (&ControlClient, &Load), within: &CallOptions| {
@@ -276,7 +276,7 @@ impl Coordinator<'_> {
         Err(wrong.join("\n").into())
     }
 
-    /// Asks all nodes at once. Nodes that do not answer count as lost.
+    /// Asks all nodes at once. A node that does not answer is considered lost.
     fn ask<R: Send>(
         &mut self,
         nodes: &[usize],
@@ -309,7 +309,7 @@ impl Coordinator<'_> {
             {
                 self.add(node, &results, &targets[node], tcp);
             }
-            // Detects dead nodes, including those that only serve.
+            // Include nodes that only serve, so that their death is detected too.
             let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
             self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).hello()));
         }
@@ -324,7 +324,7 @@ impl Coordinator<'_> {
         }
     }
 
-    /// Reports missing results, and with `--strict` failed verdicts.
+    /// Returns a failure if results are missing or, with `--strict`, if a verdict failed.
     fn check(&self) -> Result<(), Failure> {
         if self.is_interrupted.load(Ordering::Relaxed) {
             let why = format!("interrupted: {} repetitions were begun", self.outcome.repetitions());

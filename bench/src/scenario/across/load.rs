@@ -1,4 +1,4 @@
-//! The calls of a node to one target, or a TCP stream: before, during and after the measurement.
+//! The calls from a node to one target, or a TCP stream to it: before, during and after the measurement.
 
 use super::service::{Load, Measured, SMALL};
 use super::tcp;
@@ -24,7 +24,7 @@ pub(super) struct TargetLoad {
     is_stopped: AtomicBool,
 }
 
-/// Calls of one kind. All tasks that make them pass through the phases together.
+/// Calls of one kind. All tasks that make them go through the phases together.
 #[derive(Debug)]
 struct Phases {
     plans: [Plan; 3],
@@ -72,7 +72,7 @@ impl TargetLoad {
         self.small.stop(why);
     }
 
-    /// Returns the results. Call it when all tasks have ended.
+    /// Returns the results. All tasks must have ended.
     pub(super) fn measured(&self) -> Measured {
         let target = self.target.to_string();
         if let Some(streamed) = self.streamed.get() {
@@ -104,7 +104,7 @@ impl Phases {
     }
 
     fn stop(&self, why: &str) {
-        // Before the measured phase, an empty measurement carries the reason.
+        // If the measured phase has not begun, the reason is kept in an empty measurement.
         self.measurements[MEASURED].get_or_init(|| Measurement::begin(self.plans[MEASURED]));
         for measurement in self.measurements.iter().filter_map(OnceLock::get) {
             measurement.failed(why.to_owned());

@@ -1,18 +1,18 @@
-//! Measurements between several hosts: `node` on each of them, `run` on one.
+//! Measurements between several hosts. `node` runs on each of them, `run` on one.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `service` | the protocol of coordinator and nodes, as a generated service |
+//! | `service` | the protocol between coordinator and nodes, as a generated service |
 //! | `pattern` | callers and their targets |
 //! | `node` | a node: serves the benchmark's calls, and makes calls on a coordinator's request |
-//! | `load` | the calls of a node to one target |
+//! | `load` | the calls from a node to one target |
 //! | `tcp` | streams over the kernel's TCP instead of calls |
 //! | `coordinator` | controls and watches the nodes, collects their results |
-//! | `outcome` | results of nodes and in sum, as JSON and as a table |
-//! | `comparison` | goodput beside TCP's, fairness, small calls, losses, and verdicts |
+//! | `outcome` | results per node and in total, as JSON and as a table |
+//! | `comparison` | goodput relative to TCP, fairness, small calls, losses, and verdicts |
 //!
-//! Clocks need not agree: a coordinator tells all nodes to begin, and each measures durations by its own clock. A node also calls
-//! before and after its measurement, so that the other nodes are under load during their measurements.
+//! Clocks need not agree: the coordinator tells all nodes to begin, and each node measures durations with its own clock. A
+//! node also makes calls before and after its measurement, so that other nodes are under load during theirs.
 
 mod comparison;
 mod coordinator;

@@ -1,4 +1,4 @@
-//! A node: serves the benchmark's calls, and makes calls on a coordinator's request.
+//! A node, which serves the benchmark's calls and makes calls on a coordinator's request.
 
 use super::load::TargetLoad;
 use super::service::{Control, ControlServer, Hello, LEASE, Load, Losses, MOST_TARGETS, Measured};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, PollerIndex, Status, block_on};
 use trunkline_testkit::output;
 
-/// Interval at which the node checks its coordinator's lease and signals.
+/// Interval at which the node checks for signals and for the end of its coordinator's lease.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The node's address and pollers.
@@ -26,16 +26,16 @@ pub(crate) struct Host {
     address: Option<IpAddr>,
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
-    /// Pollers, 1 to 32. Calls are made from all of them in turn.
+    /// Number of pollers, 1 to 32. All of them make calls in turn.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=32))]
     pollers: u16,
-    /// Listen on an address other than loopback although peers are not authenticated: anyone who reaches the node may have it
-    /// make calls, within limits. For test networks.
+    /// Listen on an address other than loopback although peers are not authenticated. Anyone who can reach the node can make
+    /// it send calls, within limits. For test networks only.
     #[arg(long)]
     allow_unauthenticated: bool,
 }
 
-/// State that all pollers share.
+/// State shared by all pollers.
 #[derive(Debug, Default)]
 struct Board {
     pollers: u16,
@@ -43,7 +43,7 @@ struct Board {
     run: Mutex<Option<Run>>,
 }
 
-/// A run that a coordinator has requested.
+/// A run requested by a coordinator.
 #[derive(Debug)]
 struct Run {
     number: u64,
@@ -58,7 +58,7 @@ struct Run {
 #[derive(Debug, Clone)]
 struct Handler(Arc<Board>);
 
-/// Serves until SIGTERM or Ctrl-C.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Returns an error if the node does not start.
@@ -102,7 +102,7 @@ impl Board {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops a run whose coordinator has not sent anything for `LEASE`.
+    /// Stops a run whose coordinator has been silent for [`LEASE`].
     fn look(&self) {
         let mut run = self.run();
         if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {
@@ -114,7 +114,7 @@ impl Board {
         self.run().take().into_iter().for_each(|run| run.stop(why));
     }
 
-    /// Calls `act` with the run of this number, and renews its lease.
+    /// Calls `act` with the run that has this number, and renews the run's lease.
     fn with<R>(&self, number: u64, act: impl FnOnce(&mut Run) -> R) -> Result<R, Status> {
         let mut run = self.run();
         let Some(run) = run.as_mut().filter(|run| run.number == number) else {
@@ -131,7 +131,7 @@ impl Run {
         self.pairs.iter().for_each(|pair| pair.stop(why));
     }
 
-    /// Starts the calls of the run, unless they were started before.
+    /// Starts the calls of the run if they have not been started.
     fn begin(&mut self, node: &Arc<Node>, pollers: u16) {
         if std::mem::replace(&mut self.has_begun, true) {
             return;
@@ -160,7 +160,7 @@ impl Run {
     }
 }
 
-/// Streams to all targets at once over TCP, each on a thread.
+/// Streams to all targets concurrently over TCP, each on a separate thread.
 fn stream(pairs: &[Arc<TargetLoad>], load: &Load) {
     thread::scope(|scope| {
         for pair in pairs {
@@ -247,7 +247,7 @@ impl Handler {
     }
 }
 
-/// Makes the first call to each target, so that sessions are up before anything is measured.
+/// Makes the first call to each target, so that sessions are up before the measurement.
 async fn connect(node: &Node, targets: &[SocketAddr]) -> Result<(), Status> {
     let client = |target: &SocketAddr| Ok((*target, EchoClient::connect(node, *target)?));
     let clients = targets.iter().map(client).collect::<Result<Vec<_>, Status>>()?;

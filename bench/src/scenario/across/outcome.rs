@@ -1,4 +1,4 @@
-//! Results of each node and of all together, as JSON and as a table.
+//! Results of each node and of all nodes together, as JSON and as a table.
 
 use super::comparison::{self, Comparison, Row};
 use super::service::{Losses, Measured};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 /// Maximum number of distinct times that a node may report for one target.
 const MOST_TIMES: usize = 1 << 16;
 
-/// Results for a set of calls: from a node, to a node, of a pair, or all.
+/// Results for a set of calls: from a node, to a node, between a pair, or all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calls {
     repetitions: Repetitions,
-    /// Calls of the current repetition.
+    /// Calls in the current repetition.
     now: Option<Sample>,
 }
 
-/// The calls of one node, or all calls, in the format of other subcommands, for `compare` and `report`.
+/// The calls of one node, or all calls, in the format that other subcommands write for `compare` and `report`.
 #[derive(Debug, Serialize)]
 struct Point<'a> {
     node: &'a str,
@@ -45,13 +45,13 @@ pub(super) struct Outcome {
     served: BTreeMap<usize, Calls>,
     pairs: BTreeMap<(usize, usize), Calls>,
     comparison: Comparison,
-    /// Reasons for which calls from one node to another ended early.
+    /// Reasons why calls from one node to another ended early.
     failed: BTreeMap<(usize, usize), String>,
-    /// Reasons for the loss of nodes.
+    /// Reasons why nodes were lost.
     lost: BTreeMap<usize, String>,
 }
 
-/// Figures for a set of calls, in JSON. Bytes are payload bytes, in both directions unless calls are one-way.
+/// Figures for a set of calls, in JSON. Byte counts are payload bytes, in both directions unless calls are one-way.
 #[derive(Debug, Serialize)]
 struct Figures {
     rtt_p50_ns: u64,
@@ -65,10 +65,10 @@ struct Figures {
 #[derive(Debug, Serialize)]
 struct OfNode<'a> {
     address: &'a str,
-    /// Calls that the node made.
+    /// Calls made by the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     made: Option<Figures>,
-    /// Calls that other nodes made to this node.
+    /// Calls from other nodes to this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     served: Option<Figures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -87,13 +87,13 @@ struct OfPair<'a> {
     failed: Option<&'a str>,
 }
 
-/// Contents of the file.
+/// Contents of the JSON file.
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     settings: Settings,
-    /// True if nodes were lost, or calls failed.
+    /// True if nodes were lost or calls failed.
     partial: bool,
-    /// Figures of all calls.
+    /// Figures for all calls.
     #[serde(flatten)]
     figures: Option<Figures>,
     comparison: Row,
@@ -114,7 +114,7 @@ pub(super) struct Settings {
 }
 
 impl Calls {
-    /// Adds calls of the current repetition.
+    /// Adds calls to the current repetition.
     fn add(&mut self, measured: &Measured) {
         let now = self.now.get_or_insert_with(|| Sample { times: histogram(), per_s: 0.0 });
         now.per_s += measured.per_s;
@@ -123,7 +123,7 @@ impl Calls {
         }
     }
 
-    /// Ends a repetition. A repetition without measurements is ignored.
+    /// Ends the repetition. A repetition without measurements is ignored.
     fn end(&mut self) {
         if let Some(value) = self.now.take().filter(|now| !now.times.is_empty()) {
             self.repetitions.add(&Kept { value, dropped: 0, drifted: false });
@@ -166,13 +166,13 @@ impl Outcome {
         }
     }
 
-    /// Begins another repetition.
+    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions += 1;
         self.comparison.begin();
     }
 
-    /// Ends the calls of the current repetition, with the losses that nodes had reported before and after it.
+    /// Ends the current repetition, with the losses that nodes reported before and after it.
     pub(super) fn end(&mut self, before: &BTreeMap<usize, Losses>, after: &BTreeMap<usize, Losses>) {
         self.comparison.add_losses(before, after);
         let of_nodes = self.made.values_mut().chain(self.served.values_mut());
@@ -180,7 +180,8 @@ impl Outcome {
         self.all.end();
     }
 
-    /// Adds a node's measurement of a target in this repetition, of calls or of `tcp`. Implausible figures count as a failure.
+    /// Adds a node's measurement of calls, or of TCP if `tcp`, to a target in this repetition. Implausible figures count as
+    /// a failure.
     pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured, tcp: bool) {
         if let Some(why) = &measured.failed {
             self.failed.entry((node, target)).or_insert_with(|| why.clone());
@@ -213,7 +214,7 @@ impl Outcome {
         self.lost.contains_key(&node)
     }
 
-    /// Returns the number of repetitions that were begun.
+    /// Returns the number of repetitions that have begun.
     pub(super) const fn repetitions(&self) -> usize {
         self.repetitions
     }

@@ -29,7 +29,7 @@ impl Pattern {
     /// Returns the targets of each node.
     ///
     /// # Errors
-    /// Fails if the pattern needs a different number of nodes.
+    /// Fails if the pattern cannot be applied to this number of nodes.
     pub(super) fn targets(self, nodes: usize) -> Result<Vec<Vec<usize>>, String> {
         if nodes < 2 || (self == Self::Pairs && !nodes.is_multiple_of(2)) {
             let needed = if self == Self::Pairs { "an even number of nodes" } else { "two nodes at least" };

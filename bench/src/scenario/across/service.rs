@@ -1,47 +1,48 @@
-//! Requests of a coordinator to nodes, as a generated service.
+//! Requests from a coordinator to nodes, as a generated service.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use trunkline::{NodeReport, Status};
 
-/// Protocol version, which coordinator and nodes must share. Increment it with every change of the messages.
+/// Protocol version, which must be the same on the coordinator and the nodes. Increment it with every change to the
+/// messages.
 pub(super) const PROTOCOL: u32 = 2;
-/// Time without a message from its coordinator after which a run ends.
+/// Time without a request from its coordinator after which a run ends.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
-/// Bytes of a small call.
+/// Payload of a small call, in bytes.
 pub(super) const SMALL: usize = 64;
 
-/// Limits on the work that a node does for any peer that can reach it.
+/// Maximum number of targets. This and the following limits bound the work that a node does for any peer that can reach it.
 pub(super) const MOST_TARGETS: usize = 1024;
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_OUTSTANDING: u32 = 4096;
-/// Calls in flight to all targets, and their bytes.
+/// Maximum number of calls in flight to all targets.
 const MOST_CALLS: u64 = 65_536;
 const MOST_UNDER_WAY: u64 = 1 << 30;
 const MOST_SECONDS: f64 = 3600.0;
 
-/// A node of the benchmark.
+/// Service of a benchmark node.
 #[trunkline::service(name = "trunkline.bench.Node", version = 1)]
 pub(super) trait Control {
     /// Returns the program and its version.
     async fn hello(&self) -> Result<Hello, Status>;
 
-    /// Accepts a run, unless another is in progress, and connects to its targets. The run waits for `begin`.
+    /// Accepts a run unless another run is in progress, and connects to its targets. The run waits for [`Control::begin`].
     async fn prepare(&self, run: u64, load: Load) -> Result<(), Status>;
 
     /// Starts the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns true if a run is over and its results are ready. A run ends if its coordinator sends no request for 5 s.
+    /// Returns true if the run is over and its results are ready. A run ends if its coordinator sends no request for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
     /// Abandons a run.
     async fn release(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns the packets that were lost, as far as this node has detected them, since it started.
+    /// Returns the losses that this node has detected since it started.
     async fn losses(&self) -> Result<Losses, Status>;
 
-    /// Returns the results of a finished run, and drops the run.
+    /// Returns the results of a finished run and drops the run.
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
 }
 
@@ -52,51 +53,51 @@ pub(super) struct Hello {
     pub(super) version: String,
 }
 
-/// The calls that one node makes.
+/// The calls to be made by one node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Load {
     /// Addresses of other nodes.
     pub(super) targets: Vec<String>,
     pub(super) bytes: u64,
-    /// Calls in flight to each target.
+    /// Number of calls in flight to each target.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,
-    /// True if each target also has calls of [`SMALL`] bytes, one at a time.
+    /// True if each target also receives calls of [`SMALL`] bytes, one at a time.
     pub(super) small_beside_bulk: bool,
-    /// True if TCP carries the payloads, in one stream to each target, not calls.
+    /// True if the payloads are sent over TCP, in one stream per target, instead of in calls.
     pub(super) tcp: bool,
 }
 
-/// Results of a node for the calls to one target.
+/// A node's results for the calls to one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) target: String,
-    /// Times in nanoseconds, and the number of calls of each time.
+    /// Call times in nanoseconds, each with the number of calls that took this time.
     pub(super) times: Vec<(u64, u64)>,
-    /// Calls per second: median over slices of the measured time.
+    /// Calls per second, as the median over slices of the measured time.
     pub(super) per_s: f64,
     /// Payloads per second, as a mean over the measured time.
     pub(super) goodput_per_s: f64,
-    /// Times of small calls, like `times`.
+    /// Times of the small calls, in the format of `times`.
     pub(super) small: Vec<(u64, u64)>,
-    /// Reason for which the calls ended early.
+    /// Reason why the calls ended early.
     pub(super) failed: Option<String>,
 }
 
-/// Signs of lost packets in a node's report.
+/// Signs of lost packets, reported by a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Losses {
     pub(super) retransmits: u64,
     pub(super) timeouts: u64,
-    /// RNR NAKs, sent and received.
+    /// RNR NAKs, both sent and received.
     pub(super) rnr: u64,
-    /// Packets that the device has dropped.
+    /// Packets dropped by the device.
     pub(super) drops: u64,
 }
 
 impl Losses {
-    /// Applies `of` to each counter of both.
+    /// Applies `of` to each pair of corresponding counters.
     pub(super) fn with(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
             retransmits: of(self.retransmits, other.retransmits),
@@ -122,12 +123,12 @@ impl From<&NodeReport> for Losses {
 }
 
 impl Hello {
-    /// Describes this program.
+    /// Returns the description of this program.
     pub(super) fn own() -> Self {
         Self { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 
-    /// Refuses other versions, because their figures are not comparable.
+    /// Rejects other versions, because their figures are not comparable.
     ///
     /// # Errors
     /// Fails with both versions if they differ.
@@ -142,10 +143,10 @@ impl Hello {
 }
 
 impl Load {
-    /// Refuses a load that exceeds the limits of a node.
+    /// Rejects a load that exceeds the limits of a node.
     ///
     /// # Errors
-    /// Fails with the limit that the load exceeds.
+    /// Fails with the limit that is exceeded.
     pub(super) fn check(&self) -> Result<(), Status> {
         let calls = self.targets.len() as u64 * u64::from(self.outstanding);
         let is_in = self.targets.len() <= MOST_TARGETS
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_by_name() {
+    fn different_version_or_protocol_is_refused() {
         assert_eq!(Hello::own().check(), Ok(()));
         for other in [
             Hello { protocol: PROTOCOL + 1, ..Hello::own() },

@@ -1,8 +1,9 @@
-//! Bulk streams over the kernel's TCP, in the pattern and the sizes of the calls that they are compared with.
+//! Bulk streams over the kernel's TCP, in the pattern and sizes of the calls to which they are compared.
 //!
-//! A node accepts streams at its own address and port. A stream begins with two lengths, of a chunk and of the reply to each: the
-//! whole chunk, as in `echo`, or one byte for one-way calls. The caller counts replies, so its rate is of bytes that have
-//! arrived. Sockets block. A silent peer loses its stream after [`LEASE`], and a node serves a limited number of streams.
+//! A node accepts streams at its own address and port. A stream begins with two lengths: the length of a chunk and the
+//! length of the reply to each chunk. The reply is the whole chunk, as in `echo`, or one byte for one-way calls. The caller
+//! counts replies, so its rate includes only bytes that have arrived. Sockets block. A stream is closed if its peer is
+//! silent for [`LEASE`], and a node serves a limited number of streams.
 
 use super::service::{LEASE, Load};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -12,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
-/// Maximum bytes of one write. Larger payloads are several chunks.
+/// Maximum size of one write, in bytes. Larger payloads are sent as several chunks.
 const CHUNK: usize = 64 << 10;
-/// Interval at which a caller without replies reads the clock.
+/// Interval at which a caller that receives no replies checks the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves at most `most` streams at this address until the process ends.
@@ -34,7 +35,7 @@ pub(super) fn listen(address: SocketAddr, most: usize) -> io::Result<()> {
                     drop(held);
                 })
             };
-            // A stream above the limit is closed. Without descriptors or memory, the next attempt waits.
+            // A stream above the limit is closed. If descriptors or memory are exhausted, the next attempt is delayed.
             let is_allowed = Arc::strong_count(&open) <= most + 1;
             if stream.and_then(|stream| if is_allowed { serve(stream).map(drop) } else { Ok(()) }).is_err() {
                 thread::sleep(LOOK);
@@ -50,7 +51,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     let mut header = [[0; 4]; 2];
     stream.read_exact(header.as_flattened_mut())?;
     let (chunk, reply) = lengths(header).ok_or(ErrorKind::InvalidData)?;
-    // The buffer holds an incomplete chunk and one further read.
+    // The buffer has room for an incomplete chunk and one further read.
     let mut buffer = vec![0x5a; 2 * CHUNK];
     let mut received = 0;
     loop {
@@ -110,8 +111,8 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
     Ok(replies_per_s.map_err(failed)? * payloads_per_reply)
 }
 
-/// Counts bytes of replies per second of the measured time. Returns when all sent bytes were answered, so that the next
-/// measurement starts with an empty connection.
+/// Returns the reply bytes per second of the measured time, once all sent bytes have been answered. The next measurement
+/// therefore starts with an empty connection.
 fn count(
     mut stream: &TcpStream,
     load: &Load,
@@ -121,7 +122,7 @@ fn count(
     let (began, margin, measured) = (Instant::now(), load.margin(), Duration::from_secs_f64(load.seconds));
     let mut buffer = vec![0; CHUNK];
     let mut received = 0_u64;
-    // Start and end of the measurement, each with the number of bytes received until then.
+    // Start and end of the measurement, each with the number of bytes received by then.
     let (mut first, mut last) = (None, None);
     loop {
         let read = match stream.read(&mut buffer) {

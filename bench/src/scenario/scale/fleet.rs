@@ -11,21 +11,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline::{Bytes, Node, PollerIndex, Status, block_on};
 
-/// The client and its servers, which end when this value is dropped.
+/// The client and its servers, which are stopped when this value is dropped.
 pub(super) struct Client {
     node: Node,
     fleet: Fleet,
     servers: Servers,
 }
 
-/// The order of first calls.
+/// The order of the first calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     OneAfterTheOther,
     AtOnce,
 }
 
-/// The calls of a worker to one server, to its services in turn.
+/// The calls from a worker to one server, which go to its services in turn.
 struct Turns {
     clients: Vec<Local>,
     next: Cell<usize>,
@@ -68,7 +68,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes the first call to each server. Returns the duration of each in nanoseconds.
+    /// Makes the first call to each server. Returns the duration of each call in nanoseconds.
     ///
     /// # Errors
     /// Returns an error if a call fails.

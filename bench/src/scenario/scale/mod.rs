@@ -26,23 +26,23 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Payload bytes in each direction.
+/// Payload in each direction, in bytes.
 const PAYLOAD: usize = 64;
 
 /// Dimensions to vary, one after the other, and the settings of the measurement.
 #[derive(Debug, Clone, Args)]
 #[command(mut_arg("repetitions", |repetitions| repetitions.default_value("3")))]
 pub(crate) struct Scale {
-    /// Server nodes that one client node calls in turn, 1 to 64; they are in one process.
+    /// Number of server nodes that one client node calls in turn, 1 to 64. They run in one process.
     #[arg(long, value_name = "COUNTS", default_value = "1,2,4,8")]
     peers: Counts<64>,
-    /// Pollers of client and server, 1 to 32.
+    /// Number of pollers on the client and on the server, 1 to 32.
     #[arg(long, value_name = "COUNTS", default_value = "1,2,4")]
     pollers: Counts<32>,
-    /// Services of a node that are called in turn, 1 to 16.
+    /// Number of services of a node that are called in turn, 1 to 16.
     #[arg(long, value_name = "COUNTS", default_value = "1,4,16")]
     services: Counts<16>,
-    /// Servers to which sessions are set up by first calls, one after the other and all at once, 1 to 64.
+    /// Number of servers to which first calls set up sessions, one after the other and all at once, 1 to 64.
     #[arg(long, value_name = "COUNTS", default_value = "8,32")]
     connections: Counts<64>,
     /// Total number of outstanding calls.
@@ -74,7 +74,7 @@ struct Point {
     repetitions: Repetitions,
 }
 
-/// Results of a point. Times are of calls, or of first calls to servers without a session.
+/// Results of a point. Times are durations of calls, or of first calls to servers without a session.
 #[derive(Debug, Serialize)]
 struct OfPoint {
     dimension: &'static str,

@@ -1,5 +1,4 @@
-//! Balanced channels: calls are spread over servers, move away from draining or lost servers, and come back
-//! to them.
+//! Balanced channels. Calls are spread over servers, move away from draining or lost servers, and return to them.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -22,7 +21,7 @@ use trunkline::{
 
 #[trunkline::service]
 trait Work {
-    /// Records a job. Each job may run once only.
+    /// Records a job. Each job may run only once.
     async fn add(&self, job: u64) -> Result<u64, Status>;
     /// Records a job that may be repeated. The job waits at the gate if its server holds jobs.
     #[idempotent]
@@ -31,7 +30,7 @@ trait Work {
     async fn wait(&self, job: u64) -> Result<u64, Status>;
 }
 
-/// The handlers of one server. All servers of a test share the record of jobs.
+/// Handlers on one server. All servers in a test share the record of jobs.
 #[derive(Clone)]
 struct Worker {
     number: u64,
@@ -95,12 +94,12 @@ impl Replicas {
         (Self::started(N as u64, 1000, &health), health)
     }
 
-    /// Starts replicas that run this many calls at once.
+    /// Starts replicas that run up to `limit` calls at once.
     fn limited(count: u64, limit: u32) -> Self {
         Self::started(count, limit, &[])
     }
 
-    /// Starts replicas, the first ones with a health service.
+    /// Starts replicas. The first ones have a health service, one per reporter.
     fn started(count: u64, limit: u32, health: &[HealthReporter]) -> Self {
         let runs = Arc::default();
         let workers: Vec<_> = (0..count)
@@ -150,7 +149,7 @@ impl Replicas {
         });
     }
 
-    /// Returns the number of handlers that run at a server.
+    /// Returns the number of handlers running on a server.
     fn running(&self, at: usize) -> u64 {
         let report = self.servers[at].as_ref().unwrap().report();
         report.budgets.iter().find(|budget| budget.name == "running handlers").unwrap().used
@@ -170,7 +169,7 @@ fn hedged_call_is_answered_by_another_server_while_first_is_silent() {
     replicas.connect(&client);
     replicas.workers[0].holds.store(true, Ordering::SeqCst);
     let hedged = || replicas.caller.report().counter("hedges_won").unwrap();
-    // The other server may be slow too, but it answers.
+    // The other server may be slow too, but it does answer.
     until("a hedge wins", || {
         assert_eq!(block_on(client.set(0)), Ok(1));
         (hedged() > 0).then_some(())
@@ -205,7 +204,7 @@ fn power_of_two_choices_avoids_blocked_server() {
         held.extend(is_pending.then_some(call));
         (replicas.workers[0].gate.arrived() > 0).then_some(())
     });
-    // Calls held by the other server's queue end by themselves.
+    // Calls held in the other server's queue end by themselves.
     let ended = until("other calls end", || {
         held.retain_mut(|call| call.as_mut().poll(&mut context).is_pending());
         (held.len() == replicas.workers[0].gate.arrived()).then_some(held.len())
@@ -226,15 +225,15 @@ fn calls_not_taken_by_draining_server_do_not_use_retry_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // The server reports its drain once, to each poller of the caller that had calls in flight.
+    // The server reports its drain once to each poller of the caller that had calls in flight.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
     assert_eq!(replicas.refused(0), refused);
 }
 
-/// Makes a call for job 7 that runs when its server drops its handlers. Returns the call's outcome, and the number of times
-/// that the job ran.
+/// Makes a call for job 7 that is running when its server drops its handlers. Returns the outcome of the call and the number
+/// of times that the job ran.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
     F: Future<Output = Result<u64, Status>> + Send + 'static,

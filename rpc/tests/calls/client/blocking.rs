@@ -1,4 +1,4 @@
-//! Code that waits on a poller's thread, which is not allowed.
+//! Waiting on a poller's thread, which is not allowed.
 
 use crate::common::{Reporter, events, node, until};
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Reason, Status, b
 #[trunkline::service]
 trait Wait {
     async fn plain(&self) -> Result<u8, Status>;
-    /// Waits for calls in every way that a handler can, and for a future completed by another thread.
+    /// Waits for calls in every way that a handler can, and for a future that another thread completes.
     async fn wait(&self) -> Result<u8, Status>;
     /// Waits for a call made earlier.
     async fn wait_later(&self) -> Result<u8, Status>;
@@ -161,7 +161,7 @@ impl Take for Takes {
     async fn note(&self, _: Bytes) {}
 }
 
-/// Waits for a call when it is dropped as the owner of some bytes, or when it is woken. Reports the outcome.
+/// Waits for a call when it is woken, or when it is dropped as the owner of some bytes. Reports the outcome.
 struct Waiter {
     bytes: Vec<u8>,
     client: TakeClient,
@@ -202,7 +202,7 @@ fn wait_in_drop_or_waker_on_poller_fails_at_once() {
     let (reporter, outcomes) = events();
     let waiter =
         |length| Waiter { bytes: vec![7; length], client: client.clone(), reporter: reporter.clone() };
-    // A small message is copied when it is made. The poller drops the last clone of a large one.
+    // A small message is copied when the call is made. The poller drops the last clone of a large message.
     assert_eq!(block_on(client.take(Bytes::from_owner(waiter(300_000)))), Ok(300_000));
     assert_refused(&outcomes.next().unwrap_err(), false);
 

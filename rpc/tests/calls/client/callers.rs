@@ -1,4 +1,4 @@
-//! Code that is generic over its caller type: a client, a client of a poller, or a mock.
+//! Code that is generic over its caller: a client, a local client, or a mock.
 
 use crate::common::{LIMIT, pair};
 use std::cell::RefCell;
@@ -22,12 +22,12 @@ pub(crate) trait Store {
     async fn put(&self, cx: &Context, key: String, value: Bytes) -> Result<u32, Refusal>;
     /// Returns the number of keys.
     async fn count(&self) -> u32;
-    /// Tells the store that a key will not be needed.
+    /// Notifies the store that a key is no longer needed.
     #[oneway]
     async fn forget(&self, key: String);
 }
 
-/// Maximum number of keys of the test's server.
+/// Maximum number of keys in the test's server.
 const MOST: usize = 2;
 
 #[derive(Default)]
@@ -107,7 +107,7 @@ impl LocalStoreCalls for LocalMock {
     }
 }
 
-/// Copies a value, as code of a program would, on any thread.
+/// Copies a value, as a program might, on any thread.
 async fn copy<S: StoreCalls>(store: &S, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
@@ -119,7 +119,7 @@ async fn copy_here(store: &impl LocalStoreCalls, from: &str, to: &str) -> Result
     store.put(to.to_owned(), value).await
 }
 
-/// Requires a future of generic code to be `Send`.
+/// Requires that a future of generic code is `Send`.
 fn is_send<F: Future + Send>(future: F) -> F {
     future
 }

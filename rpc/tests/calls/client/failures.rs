@@ -1,4 +1,4 @@
-//! Calls that fail.
+//! Failed calls.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::logged::Logged;
@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 use trunkline::{Code, Node, Origin, PollerIndex, Reason, Status, block_on};
 
-/// Fails in every way.
+/// Fails in every way that a handler can.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
 trait Trouble {
     #[oneway]
@@ -30,7 +30,7 @@ struct Bomb(Reporter<&'static str>);
 impl Drop for Bomb {
     fn drop(&mut self) {
         self.0.tell("dropped");
-        // During another panic this would abort the process.
+        // A panic during another panic would abort the process.
         if !std::thread::panicking() {
             panic!("a destructor panics on purpose");
         }
@@ -76,7 +76,7 @@ impl Trouble for Troubled {
     }
 }
 
-/// A server of `Trouble`, a node that calls it, and the events of the handler.
+/// A server for `Trouble`, a node that calls it, and the events of the handler.
 struct Setting {
     server: Node,
     node: Node,
@@ -104,7 +104,7 @@ impl Setting {
     }
 }
 
-/// Polls a future once, which must not complete yet.
+/// Polls a future once. The future must not complete.
 fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(future.poll(&mut context).is_pending());
@@ -183,14 +183,14 @@ fn panic_in_drop_at_shutdown_does_not_delay_peers() {
     assert_eq!(status.code(), Code::Unavailable, "before its deadline: {status}");
 }
 
-/// The same service with methods that the server does not have, or has with other arguments.
+/// The same service with methods that the server lacks, or whose arguments differ on the server.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
 trait Other {
     async fn unknown(&self) -> Result<(), Status>;
     async fn echo(&self, number: String, more: Vec<u64>) -> Result<u64, Status>;
 }
 
-/// The same service in a later version.
+/// A later version of the service.
 #[trunkline::service(name = "tests.Trouble", version = 4)]
 trait Later {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
@@ -246,11 +246,11 @@ fn polling_finished_call_returns_error() {
     assert_eq!(status.code(), Code::Internal, "{status}");
 }
 
-/// An error of the application.
+/// An application error type.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct SoldOut;
 
-/// Fails in ways that the log of its node names.
+/// Fails in ways that appear in the log of its node.
 #[trunkline::service(name = "tests.Loud")]
 trait Loud {
     async fn panic_here(&self) -> Result<(), Status>;

@@ -1,4 +1,4 @@
-//! Calls in the last moments of a thread and of the program, when thread-local values are gone.
+//! Calls made while a thread or the program ends, after thread-local values have been destroyed.
 
 use crate::common::node;
 use std::cell::RefCell;
@@ -34,7 +34,7 @@ impl Nodes {
         Self { server, node, client }
     }
 
-    /// Makes a call and waits for it, and runs a task on a poller.
+    /// Makes a call, waits for it, and runs a task on a poller.
     fn use_all(&self) {
         assert_eq!(block_on(self.client.next(1)), Ok(2));
         assert_eq!(block_on(self.node.run_on(PollerIndex(0), |_| async { 7 })), Ok(7));
@@ -51,7 +51,7 @@ impl Nodes {
     }
 }
 
-/// Two nodes that are used when this value is dropped, and a sender that reports it.
+/// Two nodes that are used when this value is dropped, and a sender that reports the use.
 struct Late(Option<Nodes>, Sender<()>);
 
 impl Drop for Late {
@@ -72,7 +72,7 @@ fn calls_work_in_destructors_of_thread_local_values() {
     thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
     let (done, ended) = channel();
     let program = thread::spawn(move || {
-        // Destructors run in the reverse order, so the destructors of the library's values run before it.
+        // Destructors run in reverse order, so the destructors of the library's values run before this one.
         LATE.with(|late| late.borrow().is_none());
         let nodes = Nodes::start();
         nodes.use_all();

@@ -1,11 +1,11 @@
-//! Calls made on pollers: by handlers, and by tasks that a program runs there.
+//! Calls made on pollers by handlers, and by tasks that a program runs there.
 
 use crate::common::{events, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use trunkline::{Bytes, Code, Limit, Node, Origin, PollerContext, PollerIndex, Status, block_on};
 
-/// Calls itself or another server until the route is empty.
+/// Calls this server or another one until the route is empty.
 #[trunkline::service]
 trait Relay {
     /// Returns the way back, hop by hop.
@@ -15,7 +15,7 @@ trait Relay {
 
 struct Hopper {
     context: PollerContext,
-    /// A field that is not `Send`, which handlers may have.
+    /// A field that is not `Send`. Handlers may contain such fields.
     seen: RefCell<Vec<usize>>,
 }
 
@@ -80,7 +80,7 @@ fn task_runs_and_makes_calls_on_its_poller() {
     assert!(!status.may_have_run());
 }
 
-/// One unit of the limit is reserved for handlers; tasks share the other.
+/// One call of the limit is reserved for handlers; tasks share the other.
 #[test]
 fn calls_of_task_wait_for_room() {
     let server = node().serve(relay()).start().unwrap();
@@ -152,7 +152,7 @@ fn node_without_listening_address_can_call() {
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
 
-/// A trait with two implementations for `Send` types, which makes its use ambiguous.
+/// A trait with two implementations for `Send` types, which make its use ambiguous.
 trait StaysHere<A> {
     fn check() {}
 }
@@ -162,7 +162,7 @@ impl<T: ?Sized + Send> StaysHere<u8> for T {}
 
 #[test]
 fn types_of_poller_are_not_send() {
-    // These lines do not compile when one of the types becomes `Send`.
+    // These lines no longer compile if one of the types becomes `Send`.
     <PollerContext as StaysHere<_>>::check();
     <RelayLocal as StaysHere<_>>::check();
     fn shared<T: Clone + Send + Sync>() {}
@@ -173,7 +173,7 @@ fn types_of_poller_are_not_send() {
 fn status_forwarded_by_handler_is_marked_as_run() {
     let server = node().serve(relay()).start().unwrap();
     let client = RelayClient::connect(&server, server.local_address()).unwrap();
-    // This port of the server's address has no listener.
+    // Nothing listens on this port of the server's address.
     let nobody = SocketAddr::new(server.local_address().ip(), 1);
     let status = block_on(client.hop(vec![nobody])).unwrap_err();
     assert_eq!((status.code(), status.origin()), (Code::Unavailable, Origin::Handler), "{status}");

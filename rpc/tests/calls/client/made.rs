@@ -1,4 +1,4 @@
-//! A call is made when its stub is called, whether or not its future is ever polled.
+//! A call is made when its stub is called, even if its future is never polled.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -119,7 +119,8 @@ fn time_limit_runs_from_stub_call() {
         let mut call = Box::pin(client.wait());
         std::thread::sleep(limit);
         assert_eq!(setting.reported.try_next()?, "started");
-        // The handler ends by the limit that came with the call, and this node ends the call although no task polls it.
+        // The handler ends because of the time limit in the request. The caller's node ends the call although no task polls
+        // it.
         assert_eq!(setting.reported.next(), "dropped");
         until("the call ends", || (used(&setting.node, "calls under way") == 0).then_some(()));
         let Poll::Ready(Err(status)) = poll(call.as_mut()) else {

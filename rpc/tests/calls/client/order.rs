@@ -1,4 +1,4 @@
-//! The order in which calls start: an ordered client keeps it, and no other client does.
+//! The order in which calls start. Only an ordered client preserves it.
 
 use crate::common::{Reporter, events, node};
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ impl Journal for Writer {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
 
-/// Waits for calls, and polls the last one first. Returns the outcomes in the order of the calls.
+/// Awaits calls, and polls the last one first. Returns the outcomes in the order of the calls.
 fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     let mut calls = calls.into_iter().map(|call| (call, None)).collect::<Vec<_>>();
     block_on(poll_fn(|context| {
@@ -39,7 +39,7 @@ fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     calls.into_iter().filter_map(|(_, outcome)| outcome).collect()
 }
 
-/// Returns 200 kB and 10 B in turn.
+/// Returns 200 kB and 10 B alternately.
 fn body(number: u32) -> Bytes {
     vec![7; if number.is_multiple_of(2) { 200_000 } else { 10 }].into()
 }

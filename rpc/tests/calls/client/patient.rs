@@ -1,4 +1,4 @@
-//! Calls that wait for a connection outlive the drain of their server and go to the next one.
+//! Calls that wait for a connection outlive the drain of their server, and are sent to its successor.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -50,7 +50,7 @@ fn client(channel: Channel) -> ShopClient {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
 
-/// A server that drains and whose session is kept by one call. The caller has received notice of the drain.
+/// A draining server whose session is kept open by one call. The caller has been notified of the drain.
 struct Draining {
     node: Node,
     gate: Gate,
@@ -58,7 +58,7 @@ struct Draining {
 }
 
 impl Draining {
-    /// `meanwhile` makes calls that the server has not refused yet.
+    /// `meanwhile` makes calls that the server has not yet refused.
     fn new<T>(caller: &Node, address: SocketAddr, meanwhile: impl FnOnce() -> T) -> (Self, T) {
         let gate = Gate::default();
         let node = start(address, 1, &gate);
@@ -80,7 +80,7 @@ impl Draining {
         self.node.report().counter("requests_refused_draining").unwrap()
     }
 
-    /// Ends the server, and starts another one at its address.
+    /// Ends the server and starts another one at the same address.
     fn restart(self, number: u32) -> Node {
         let address = self.node.local_address();
         self.gate.open();
@@ -91,7 +91,7 @@ impl Draining {
     }
 }
 
-/// Makes a call and a stream that wait for a connection.
+/// Makes a call and opens a stream, both of which wait for a connection.
 fn wait(client: &ShopClient) -> [Made<'_>; 2] {
     let options = CallOptions::new().connect(Connect::Wait);
     let (number, numbers) = (client.with(&options).number(), client.with(&options).numbers());
@@ -107,7 +107,7 @@ fn waiting_calls_outlive_drain_of_server() {
     let caller = node().start().unwrap();
     let address = fresh_address();
     let client = client(caller.channel(address));
-    // The server has not accepted the first calls. The others are not sent to it.
+    // The server has not accepted the first calls. The other calls are not sent to it.
     let (draining, first) = Draining::new(&caller, address, || wait(&client));
     let refused = draining.refused();
     let second = wait(&client);

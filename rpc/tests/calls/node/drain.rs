@@ -1,4 +1,4 @@
-//! Draining: running handlers and the calls that they make finish, and no new call starts.
+//! Draining. Running handlers and the calls that they make finish, and no new call starts.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -14,16 +14,17 @@ trait Hop {
     async fn plain(&self) -> Result<u8, Status>;
     /// Waits at the gate.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Calls `wait` at the second server, and then `plain` at the second and the third server, by local and shared clients.
+    /// Calls `wait` on the second server, and then `plain` on the second and the third server, with local and shared
+    /// clients.
     async fn forward(&self) -> Result<u8, Status>;
-    /// Drains, or shuts down, its own node.
+    /// Drains or shuts down its own node.
     async fn end(&self, drain: bool) -> Result<bool, Status>;
 }
 
 #[derive(Clone, Default)]
 struct HopState {
     gate: Gate,
-    /// Servers that handlers call, each with a client of the same node.
+    /// Servers that handlers call, each with a client on the handlers' node.
     there: Arc<OnceLock<Vec<(SocketAddr, HopClient)>>>,
     own: Arc<OnceLock<Arc<Node>>>,
 }
@@ -70,7 +71,7 @@ fn serve(shared: &HopState, pollers: u16, grace: Duration) -> Node {
 
 type Pinned<'a> = Pin<Box<dyn Future<Output = Result<u8, Status>> + 'a>>;
 
-/// Makes calls of a method, and returns them when as many have arrived at a gate.
+/// Makes calls to a method. Returns them once as many have arrived at a gate.
 fn calls<'a, F>(count: usize, gate: &Gate, call: impl Fn() -> F) -> Vec<Pinned<'a>>
 where
     F: Future<Output = Result<u8, Status>> + 'a,
@@ -90,7 +91,7 @@ fn assert_draining(status: &Status) {
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Draining)), "{status}");
 }
 
-/// A server whose handlers call two others: one with a session to it, and one without.
+/// A server whose handlers call two other servers. It has a session with one of them.
 struct Setting {
     server: Node,
     caller: Node,
@@ -124,7 +125,7 @@ fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     let running = calls(100, &setting.gate, || client.forward());
     setting.server.begin_drain();
     assert!(!setting.server.is_drained());
-    // The handlers have not ended, which they do once the gate is open.
+    // The handlers have not ended. They end once the gate is open.
     for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
     }
@@ -153,7 +154,7 @@ fn draining_gives_up_after_grace_period() {
     let client = HopClient::connect(&caller, server.local_address()).unwrap();
     let running = calls(1, &shared.gate, || client.wait());
     assert!(!server.drain(), "a handler waits");
-    // The node runs on, and may end later.
+    // The node keeps running and may be shut down later.
     shared.gate.open();
     for call in running {
         assert_eq!(block_on(call), Ok(2));
@@ -164,7 +165,8 @@ fn draining_gives_up_after_grace_period() {
 #[test]
 fn call_longer_than_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
-        // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
+        // A poller that is preempted for 50 ms is late, and its calls then end with the session. This does not happen in
+        // every attempt.
         let is_told = || {
             let shared = HopState::default();
             let server = serve(&shared, 2, Duration::from_millis(50));
@@ -219,7 +221,7 @@ fn task_shutting_down_its_node_does_not_wait_for_itself() {
             node.shutdown();
             Some(node)
         });
-        // The task continues after the node has begun to end, and the end comes by itself.
+        // The task continues after the node has begun to shut down. The shutdown completes without further calls.
         let node = block_on(task).unwrap();
         assert_eq!(node.is_none(), is_dropped);
         drop(until("the address is free", || Node::builder().listen(address).start().ok()));
@@ -236,7 +238,7 @@ trait Endless {
     ) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
     /// Waits for the drain on the poller.
     async fn here(&self, cx: &trunkline::Context) -> Result<bool, Status>;
-    /// Waits in a task of tokio.
+    /// Waits for the drain in a tokio task.
     async fn on_tokio(&self, cx: &trunkline::Context) -> Result<bool, Status>;
     #[offload]
     async fn offloaded(&self, cx: &trunkline::Context) -> Result<bool, Status>;
@@ -297,7 +299,7 @@ fn handlers_are_notified_of_drain_and_shutdown() {
     for shuts_down in [false, true] {
         let gate = Gate::default();
         let service = EndlessServer::new(UntilDrain(gate.clone()));
-        // A handler that is not notified ends with the grace period, and its call with an error.
+        // A handler that is not notified ends with the grace period, and its call fails.
         let server = node().grace(LIMIT).tokio(runtime.handle().clone()).serve(service).start().unwrap();
         let caller = node().start().unwrap();
         let client =

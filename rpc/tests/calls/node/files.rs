@@ -1,4 +1,4 @@
-//! Nodes whose certificates, roots, revocation lists and policies are replaced while they run.
+//! Nodes whose certificates, roots, revocation lists and policies are replaced while the nodes run.
 
 use super::identity::{self, Authority, authority, client, issue, revocation_list, service, trust};
 use crate::common::{LIMIT, node, until};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trunkline::{Code, Node, NodeBuilder, StartError, block_on};
 use trunkline_testkit::{Folder, runs_alone};
 
-/// Years in which certificates are valid.
+/// Years between which certificates are valid.
 const VALID: [i32; 2] = [2020, 4000];
 const POLICY_RELOADED: &str = "policy file reloaded";
 
@@ -38,19 +38,19 @@ impl Files {
         self.folder.join(name)
     }
 
-    /// Replaces a file as a whole.
+    /// Replaces a file atomically.
     fn replace(&self, name: &str, content: &str) {
         let new = self.path("new");
         fs::write(&new, content).unwrap();
         fs::rename(new, self.path(name)).unwrap();
     }
 
-    /// Allows the callers of this pattern all calls.
+    /// Allows all calls from callers that match this pattern.
     fn allow(&self, peers: &str) {
         self.replace("policy", &format!("[[allow]]\npeers = ['{peers}']\ncalls = ['*']\n"));
     }
 
-    /// Returns a node that uses these files and checks them often.
+    /// Returns a builder for a node that uses these files and checks them often.
     fn node(&self) -> NodeBuilder {
         let node = node()
             .exempt_local_user(false)
@@ -59,14 +59,14 @@ impl Files {
         node.policy_file(self.path("policy")).look_at_files_every(Duration::from_millis(2))
     }
 
-    /// Returns the number of lines that name a file and contain a text.
+    /// Returns the number of log lines that contain a file's name and a text.
     fn logged(&self, name: &str, text: &str) -> usize {
         let path = self.path(name);
         let path = path.to_str().unwrap();
         self.log.lines().iter().filter(|line| line.contains(path) && line.contains(text)).count()
     }
 
-    /// Makes a change and waits for another line that names a file and contains a text.
+    /// Makes a change, and waits for another log line that contains a file's name and a text.
     fn after(&self, change: impl FnOnce(), name: &str, text: &str) {
         let before = self.logged(name, text);
         change();
@@ -84,25 +84,24 @@ impl Files {
 
     /// Waits until the node has checked all files again.
     fn looks(&self) {
-        // The thread checks the policy first, so all other files are checked between two changes of the
-        // policy.
+        // The thread checks the policy first, so it checks all other files between two changes of the policy.
         for _ in 0..2 {
             self.after(|| self.allow("*.example"), "policy", POLICY_RELOADED);
         }
     }
 }
 
-/// Issues a certificate with a principal and the name that clients expect.
+/// Issues a certificate that contains a principal and the name expected by clients.
 fn issue_pem(issuer: &Authority, name: &str, years: [i32; 2]) -> [String; 2] {
     identity::issue_pem(issuer, &format!("{name} server.example"), years)
 }
 
-/// Adds an identity of such a certificate.
+/// Adds an identity with such a certificate.
 fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
     identity::named(builder, root, &format!("{name} server.example"))
 }
 
-/// Returns the name that a node proves to a new peer, as the peer's handler sees it.
+/// Returns the name that a node proves to a new peer, as seen by the peer's handler.
 fn proves(node: &Node, peer: NodeBuilder) -> Option<String> {
     let peer = peer.serve(service().0).start().unwrap();
     block_on(client(node, &peer).caller()).unwrap()
@@ -175,7 +174,7 @@ fn trusted_roots_change_in_running_nodes() {
 }
 
 #[test]
-fn unusable_credential_files_leave_previous_ones_in_force() {
+fn unusable_credential_files_leave_previous_files_in_force() {
     let root = authority("root");
     let peer = || named(node(), &root, "peer.example");
     let files = Files::new(&issue_pem(&root, "first.example", VALID), &root.pem());
@@ -293,7 +292,7 @@ fn unusable_files_are_named_at_start() {
         }
         let error = builder.start().unwrap_err();
         let is_kind = matches!(error, StartError::BadIdentity(_)) || name == "policy";
-        // The key is the file that is to be replaced if a pair does not match.
+        // If a pair does not match, the key is the file to replace.
         let named = if text.contains("does not match") { "key" } else { name };
         let path = files.path(named);
         let error = error.to_string();

@@ -1,6 +1,5 @@
-//! A program that forks while it has a node. In the child, everything that needs the node's threads fails at
-//! once with an error that says so. Each test forks in a separate process, and a child that waits is killed
-//! after a minute.
+//! A program that forks while it has a node. In the child, every operation that needs the node's threads fails at once, with
+//! an error that gives the reason. Each test forks in a separate process, and a child that waits is killed after a minute.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -62,7 +61,7 @@ impl Nodes {
         Self { server: RefCell::new(Some(server)), node: RefCell::new(Some(node)), client, gate }
     }
 
-    /// Checks that the parent's nodes run as before, after a child has ended.
+    /// Checks that the parent's nodes still work after a child has exited.
     fn still_run(&self) {
         for number in 0..100 {
             assert_eq!(block_on(self.client.next(number)), Ok(number + 1));
@@ -121,7 +120,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each operation runs in a separate child, so that none depends on the effects of another operation.
+    // Each operation runs in a separate child, so that no operation depends on the effects of another.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,
@@ -133,8 +132,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
     for end in ends {
         in_forked_child(|| end(nodes.server.borrow().as_ref().unwrap()));
     }
-    // Created here, since it takes a lock of all subscribers, which a node's thread may hold while the
-    // process forks.
+    // Created here, because this takes a lock on all subscribers, which a node's thread may hold while the process forks.
     let errors = Logged::at(Level::ERROR);
     let subscriber = Dispatch::new(errors.clone());
     in_forked_child(|| {
@@ -142,7 +140,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
             nodes.server.borrow().as_ref().unwrap().shutdown();
             assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
             errors.lines().clear();
-            // A drop that waits reports threads that do not end.
+            // A drop that waits would report threads that do not end.
             drop((nodes.server.take(), nodes.node.take()));
             assert!(errors.lines().is_empty(), "{:?}", errors.lines());
         });
@@ -173,7 +171,7 @@ fn forked_child_may_start_node_of_its_own() {
     nodes.still_run();
 }
 
-/// The child may have a copy of any lock while another thread held it.
+/// A child may have copied any lock while another thread held it.
 #[test]
 fn children_forked_under_load_end_at_once() {
     if !runs_alone(module_path!(), "children_forked_under_load_end_at_once") {
@@ -284,7 +282,7 @@ impl Forks for Forking {
     }
 }
 
-/// A child that continues as a second poller takes packets from the parent's sockets, and answers them.
+/// A child that continued as a second poller would take packets from the parent's sockets and answer them.
 #[test]
 fn child_forked_in_handler_ends_before_sending() {
     if !runs_alone(module_path!(), "child_forked_in_handler_ends_before_sending") {
@@ -323,7 +321,7 @@ fn child_forked_in_handler_ends_before_sending() {
     assert_eq!(served, 6 * 100 + 5, "each call has run once: {report:?}");
 }
 
-/// Tasks that are ready at once run in one turn of their poller.
+/// Tasks that become ready at the same time run in one turn of their poller.
 #[test]
 fn child_forked_in_task_runs_no_other_task() {
     if !runs_alone(module_path!(), "child_forked_in_task_runs_no_other_task") {
@@ -355,7 +353,7 @@ fn child_forked_in_task_runs_no_other_task() {
     assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
 }
 
-/// Forks when it is woken, on the thread of a poller but in no handler.
+/// Forks when it is woken, on a poller's thread but outside any handler.
 struct WakesForking(mpsc::Sender<ForkedChild>);
 
 impl Wake for WakesForking {

@@ -1,4 +1,4 @@
-//! Nodes with identities: names of callers in handlers and authorization, and refusals as callers see them.
+//! Nodes with identities: callers' names in handlers and in authorization, and refusals as seen by callers.
 
 use crate::common::{Events, Reporter, events, fresh_address, node, until};
 use crate::gate::Gate;
@@ -35,7 +35,7 @@ pub(super) fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
 }
 
-/// Issues a list with one revoked certificate.
+/// Issues a revocation list with one revoked certificate.
 pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
     let revoked = RevokedCertParams {
         serial_number: SerialNumber::from(serial),
@@ -54,7 +54,7 @@ pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
     params.signed_by(issuer).unwrap().pem().unwrap()
 }
 
-/// Returns a certificate that is valid in these years, with names separated by spaces.
+/// Returns parameters for a certificate that is valid between these years, with names separated by spaces.
 fn params(names: &str, years: [i32; 2]) -> CertificateParams {
     let (uris, names) = names.split(' ').partition::<Vec<_>, _>(|name| name.starts_with("spiffe:"));
     let names = names.into_iter().map(str::to_owned).collect::<Vec<_>>();
@@ -64,13 +64,14 @@ fn params(names: &str, years: [i32; 2]) -> CertificateParams {
     params
 }
 
-/// Issues a certificate. Returns it and its key, as PEM.
+/// Issues a certificate. Returns the certificate and its key as PEM.
 fn issue_params(issuer: &Authority, params: &CertificateParams) -> [String; 2] {
     let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
     [params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem()]
 }
 
-/// Issues a certificate that is valid in these years, with names separated by spaces. Returns it and its key, as PEM.
+/// Issues a certificate that is valid between these years, with names separated by spaces. Returns the certificate and its
+/// key as PEM.
 pub(super) fn issue_pem(issuer: &Authority, names: &str, years: [i32; 2]) -> [String; 2] {
     issue_params(issuer, &params(names, years))
 }
@@ -84,7 +85,7 @@ pub(super) fn trust(root: &Authority) -> Trust {
     Trust::from_pem(root.pem().as_bytes()).unwrap()
 }
 
-/// Adds an identity with this name, of an authority that the node trusts.
+/// Adds an identity with this name, issued by an authority that the node trusts.
 pub(super) fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
     builder.exempt_local_user(false).identity(issue(root, name, [2020, 4000])).trust(trust(root))
 }
@@ -93,7 +94,7 @@ pub(super) fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeB
 pub(super) trait Named {
     async fn caller(&self) -> Option<String>;
     async fn guarded(&self) -> u8;
-    /// Reports the caller's name as soon as the gate is open.
+    /// Reports the caller's name once the gate is open.
     #[oneway]
     async fn later(&self);
     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
@@ -154,7 +155,7 @@ pub(super) fn service() -> (NamedServer, Gate, Events<Option<String>>) {
     (NamedServer::new(Handler { gate: gate.clone(), names }), gate, told)
 }
 
-/// Returns a client that expects the name of the tests' server.
+/// Returns a client that expects the name of the test servers.
 pub(super) fn client(node: &Node, server: &Node) -> NamedClient {
     client_of(node, Target::from(server.local_address()).named("server.example"))
 }
@@ -179,7 +180,7 @@ fn named_node_accepting_level_none_may_listen_only_on_loopback() {
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(_)), "{error}");
-    // Other programs may have the port at some address of this host.
+    // Another program may hold the port at some address of this host.
     assert!(!matches!(builder().start(), Err(StartError::NotLoopback(_))));
 }
 
@@ -229,7 +230,7 @@ fn handler_keeps_name_of_its_own_session() {
     assert_eq!(names.next().as_deref(), Some("first.example"));
 }
 
-/// Returns the numbers of handshakes that began and failed, and of sessions with and without a proven name.
+/// Returns the numbers of handshakes begun and failed, and of sessions with and without a proven name.
 fn counts(node: &Node) -> [u64; 4] {
     let report = node.report();
     ["handshakes_begun", "handshakes_failed", "sessions_proven", "sessions_unproven"]
@@ -243,7 +244,7 @@ fn refusal(node: &Node, server: &Node) -> Status {
     status
 }
 
-/// Clock that stands still in the middle of a year.
+/// A clock that stands still in the middle of a year.
 #[derive(Debug)]
 struct Year(i32);
 
@@ -254,19 +255,20 @@ impl TimeProvider for Year {
     }
 }
 
-/// Returns a node with these credentials, which a node may not give itself.
+/// Returns a builder for a node with these credentials, which bypass the checks of the public API.
 fn with(credentials: Credentials) -> NodeBuilder {
     let options = NodeOptions::new().credentials(Arc::new(credentials)).exempt_local_user(false);
     Node::builder().transport(options).listen(fresh_address())
 }
 
-/// Returns a node whose certificate has expired or is not valid yet, and whose clock is in the validity of the certificate.
+/// Returns a builder for a node whose certificate has expired or is not yet valid, and whose clock is within the validity of
+/// the certificate.
 fn in_year(root: &Authority, year: i32) -> NodeBuilder {
     let identity = issue(root, "a.example", [year, year + 1]);
     with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())
 }
 
-/// Returns a node that presents another node's certificate and signs with its own key.
+/// Returns a builder for a node that presents another node's certificate and signs with its own key.
 fn impostor(root: &Authority) -> NodeBuilder {
     let [own, stolen] = [(); 2].map(|()| params("a.example", [2020, 4000]));
     let (key, other) = (KeyPair::generate_for(&PKCS_ED25519).unwrap(), KeyPair::generate().unwrap());
@@ -325,7 +327,7 @@ fn failed_handshakes_are_named_at_both_nodes() {
     );
     for (peer, codes, texts) in handshakes.into_iter().chain([stranger, plain]) {
         let peer = peer.serve(service().0).start().unwrap();
-        // First the peer calls.
+        // The peer calls first.
         let statuses = [refusal(&peer, &judge), refusal(&judge, &peer)];
         for (status, (code, text)) in statuses.iter().rev().zip(codes.iter().zip(&texts)) {
             assert_eq!(status.code(), *code, "{status}");
@@ -413,7 +415,7 @@ fn unusable_identity_is_named_at_start() {
     assert_eq!(log.count("certificate of this node does not verify against its own trust"), 1);
 }
 
-/// Starts a server at a fresh address. `IP` among its names stands for that address.
+/// Starts a server at a fresh address. `IP` in its names stands for this address.
 fn server_with(service: NamedServer, root: &Authority, names: &str) -> Node {
     let at = fresh_address();
     let names = names.replace("IP", &at.ip().to_string());
@@ -424,7 +426,7 @@ fn server(root: &Authority, names: &str) -> Node {
     server_with(service().0, root, names)
 }
 
-/// Fails unless a call to this target is refused, because the server has not proved the expected name.
+/// Fails unless a call to this target is refused because the server has not proved the expected name.
 fn refused(node: &Node, target: impl Into<Target>, expected: &str, proved: &str) {
     let status = block_on(client_of(node, target).caller()).unwrap_err();
     assert_eq!((status.code(), status.may_have_run()), (Code::Unauthenticated, false), "{status}");
@@ -448,7 +450,7 @@ fn target_address_is_expected_name() {
     refused(&client, unnumbered, &unnumbered.ip().to_string(), "server.example");
     let expected = wrong.ip().to_string();
     refused(&client, wrong, &expected, "server.example");
-    // A channel with several addresses uses one that matches, and a resolver expects the same.
+    // A channel with several addresses uses an address whose name matches. A channel with a resolver expects the same name.
     runs(&client, [wrong, right]);
     runs(&client, Target::resolver(ServerList::new("servers", [wrong, right])));
     refused(&client, Target::resolver(ServerList::new("servers", [wrong])), &expected, "server.example");
@@ -587,7 +589,7 @@ fn waiting_call_reaches_server_with_expected_name_after_replacement() {
     for call in &mut calls {
         assert_eq!(block_on(call).unwrap().as_deref(), Some("a.example"));
     }
-    // The channels of the first server have lost it.
+    // The channels to the first server have lost it.
     refused(&client, at, &at.ip().to_string(), "server.example");
 }
 
@@ -607,7 +609,7 @@ fn channel_to_caller_expects_its_name() {
     let _second = second.start().unwrap();
     let status = block_on(async {
         loop {
-            // The end of the first session may be detected by a call.
+            // A call may be the first to detect the end of the first session.
             let status = back.caller().await.unwrap_err();
             if status.code() != Code::Unavailable {
                 break status;

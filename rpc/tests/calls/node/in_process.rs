@@ -1,4 +1,4 @@
-//! Nodes on a network inside the process, as used by tests of programs.
+//! Nodes on a network within the process, as used by tests of programs.
 
 use crate::common::fresh_address;
 use std::net::{IpAddr, UdpSocket};
@@ -18,12 +18,12 @@ impl Greeter for Polite {
     }
 }
 
-/// Environment variable of a process in which a test runs again: the address to listen on.
+/// Environment variable that contains the listen address, for a process that runs the test again.
 const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
-/// The port of RoCEv2.
+/// The UDP port of RoCEv2.
 const PORT: u16 = 4791;
 
-/// Runs a test as a user might write it: a client and its server.
+/// Runs a client and its server, in a test as a user might write it.
 fn client_and_server() {
     let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
     let client = GreeterClient::new(node.channel(server.local_address()));
@@ -52,7 +52,7 @@ fn in_process_nodes_run_without_udp_port_and_writable_directory() {
     }
     let listen = fresh_address().ip();
     let taken = UdpSocket::bind((listen, PORT)).unwrap();
-    // Over UDP the node would not start.
+    // Over UDP, the node would not start.
     let refused = Node::builder().listen((listen, 0)).start().unwrap_err();
     assert!(refused.to_string().contains("4791"), "{refused}");
     let name = "in_process_nodes_run_without_udp_port_and_writable_directory";

@@ -62,7 +62,7 @@ fn shutting_down_ends_calls_of_this_node() {
         assert!(!status.may_have_run());
         assert!(status.message().contains("shut"), "{status}");
     }
-    // A second shutdown and a report after it are allowed.
+    // A second shutdown, and a report after it, are allowed.
     node.shutdown();
     assert_eq!(node.report().pollers, 1);
     let status = block_on(node.run_on(PollerIndex(0), |_| async {})).unwrap_err();
@@ -124,14 +124,14 @@ fn invalid_settings_are_refused_by_name_before_handlers_are_created() {
         assert!(matches!(error, StartError::BadSetting(_)) && error.to_string().contains(text), "{error}");
         assert_eq!(made.load(Ordering::Relaxed), 0, "{text}");
     }
-    // The call itself refuses this, before it starts a thread.
+    // The call itself rejects this, before it starts a thread.
     let starting = node().pollers(u16::MAX).start_async();
     assert!(block_on(starting).unwrap_err().to_string().contains("pollers = 65535"));
 }
 
 #[test]
 fn mapped_addresses_are_their_ipv4_addresses() {
-    /// Resolves to one address.
+    /// Resolves every name to one address.
     #[derive(Debug)]
     struct Found(SocketAddr);
     impl Resolve for Found {

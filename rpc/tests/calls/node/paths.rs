@@ -1,4 +1,4 @@
-//! Paths of calls: a node that may use only shared memory, and peers that share none with it.
+//! Paths of calls: a node that may use only shared memory, and peers that do not share memory with it.
 
 use crate::common::{LIMIT, fresh_address, until};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ impl Near for Answers {
     }
 }
 
-/// Returns the builder of a node whose packets take this path.
+/// Returns a builder for a node whose packets take this path.
 fn node(path: PathChoice) -> NodeBuilder {
     Node::builder().link(path).listen(fresh_address())
 }
@@ -37,8 +37,7 @@ fn memory_only_node_names_reason_if_memory_cannot_be_shared() {
     let several = caller.channel([server.local_address(), server.local_address()].as_slice());
     let by_name = caller.channel(server.local_address().to_string());
     for channel in [one, several, by_name] {
-        // The peer gives the reason. On a loaded machine it may count as silent before that, but not in each
-        // attempt.
+        // The peer gives the reason. On a loaded machine, the peer may be considered silent first, but not in every attempt.
         until("the call names the reason", || {
             let options = CallOptions::new().timeout(LIMIT);
             let status = block_on(NearClient::new(channel.clone()).with(&options).ping()).unwrap_err();
@@ -100,7 +99,7 @@ fn memory_only_node_reaches_peers_through_shared_memory() {
 }
 
 #[test]
-fn report_has_path_and_reason_for_each_peer_at_one_address() {
+fn report_contains_path_and_reason_for_each_peer_at_one_address() {
     let address = SocketAddr::new(fresh_address().ip(), 0);
     let server = |path| {
         let builder = Node::builder().link(path).listen(address);

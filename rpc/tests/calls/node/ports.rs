@@ -1,4 +1,4 @@
-//! Other programs that hold UDP port 4791: an error or a warning names them.
+//! Other programs that hold UDP port 4791. An error or a warning names them.
 
 use crate::common::{LIMIT, until};
 use crate::logged::Logged;
@@ -27,7 +27,7 @@ impl Greeter for Polite {
 
 /// UDP port of RoCEv2.
 const PORT: u16 = 4791;
-/// Environment variable of a process in which a test runs again: the address that is taken.
+/// Environment variable that contains the occupied address, for a process that runs the test again.
 const TAKEN: &str = "TRUNKLINE_TEST_TAKEN";
 
 fn refusal(address: IpAddr) -> StartError {
@@ -51,7 +51,7 @@ fn taken_port_names_its_holder_and_remedy() {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     drop(taken);
-    // A process that another test starts at the same time has a copy of the socket until it runs its program.
+    // A process that another test starts at the same time has a copy of the socket until it executes its program.
     drop(until("the port is free", || {
         Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().ok()
     }));
@@ -85,7 +85,7 @@ fn host_with_one_family_serves_clients_and_names_of_both() {
         return;
     }
     let soft = || Node::builder().provider(ProviderChoice::Soft);
-    // `localhost` of most hosts.
+    // `localhost` on most hosts.
     let localhost: [SocketAddr; 2] = ["127.0.0.1:0", "[::1]:0"].map(|text| text.parse().unwrap());
     let server = soft().listen(&localhost[..]).serve(GreeterServer::new(Polite)).start().unwrap();
     assert!(server.local_address().is_ipv6());
@@ -96,7 +96,7 @@ fn host_with_one_family_serves_clients_and_names_of_both() {
     assert!(error.to_string().starts_with("cannot listen on 127.0.0.1:0: "), "{error}");
 }
 
-/// Runs a node at the address until the end of standard input.
+/// Runs a node at the address until standard input is closed.
 fn hold(address: &str) {
     let address = address.parse::<IpAddr>().unwrap();
     let _node = Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().unwrap();

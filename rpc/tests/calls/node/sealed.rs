@@ -1,6 +1,6 @@
-//! Sealed sessions keep the texts of calls out of packets and out of the memory that devices share. The tests look for a text
-//! of each kind in captures and in that memory. Texts of sessions without seals must be found there, so a test that
-//! looks in the wrong place fails.
+//! Sealed sessions keep the texts of calls out of packets and out of shared device memory. The tests look for a text of each
+//! kind in captures and in this memory. The texts of unsealed sessions must be found there, so a test that looks in the
+//! wrong place fails.
 //!
 //! `deploy/checks/51-sealed.sh` runs these tests under tcpdump.
 
@@ -23,10 +23,10 @@ use trunkline_transport::NodeOptions;
 /// Size of a large text, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// Begins each text.
+/// Start of each text.
 const CANARY: &str = "canary in ";
 
-/// Places of a call where a program's text travels.
+/// Parts of a call that contain a program's text.
 const PLACES: [&str; 21] = [
     "an argument",
     "a result",
@@ -51,7 +51,7 @@ const PLACES: [&str; 21] = [
     "a large item down",
 ];
 
-/// Levels of sessions, as the texts name them.
+/// Kinds of sessions, as named in the texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Session {
     Sealed,
@@ -83,13 +83,13 @@ impl Session {
         buffer.freeze()
     }
 
-    /// Returns all texts, as [`found`] does.
+    /// Returns all texts in the form returned by [`found`].
     fn all(self) -> BTreeSet<String> {
         PLACES.map(|place| format!("{place} of a {self:?} session")).into()
     }
 }
 
-/// Returns the whole texts in these bytes, without [`CANARY`].
+/// Returns the complete texts in these bytes, without [`CANARY`].
 fn found(bytes: &[u8]) -> BTreeSet<String> {
     let all = [Session::Sealed, Session::Clear].map(Session::all);
     let bytes = String::from_utf8_lossy(bytes);
@@ -162,7 +162,7 @@ impl Talk for Server {
     }
 }
 
-/// Two nodes and what they need.
+/// Two nodes and the state that they need.
 struct Rig {
     session: Session,
     server: Node,
@@ -196,7 +196,7 @@ impl Rig {
         Self { session, server, node, client, told }
     }
 
-    /// Makes all kinds of calls. Runs `look` after each, before later packets replace it in shared memory.
+    /// Makes all kinds of calls. Runs `look` after each call, before later packets overwrite it in shared memory.
     fn talk(&self, mut look: impl FnMut()) {
         let (session, client) = (self.session, &self.client);
         let received = ResponseMetadata::new();
@@ -234,7 +234,7 @@ impl Rig {
         }
     }
 
-    /// Ends the nodes, after a check that the session has the level that it should have.
+    /// Shuts down the nodes after checking that the session is of the intended kind.
     fn end(self) {
         let proven = self.server.report().counter("sessions_proven");
         assert_eq!(proven.unwrap_or(0), u64::from(self.session == Session::Sealed));
@@ -243,7 +243,7 @@ impl Rig {
     }
 }
 
-/// Returns the texts in the mapped areas of the process's devices.
+/// Returns the texts in the mapped areas of the devices in this process.
 fn found_in_areas() -> BTreeSet<String> {
     let (memory, mut texts) = (File::open("/proc/self/mem").unwrap(), BTreeSet::new());
     let mappings = std::fs::read_to_string("/proc/self/maps").unwrap();

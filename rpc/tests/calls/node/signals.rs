@@ -1,4 +1,4 @@
-//! Signals for the process: a program that blocks a signal can read it, since no thread of a node takes it.
+//! Signals to the process. A program that blocks a signal can read it, because all threads of a node block it too.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -8,8 +8,8 @@ use trunkline_testkit::{Folder, wait_until};
 
 /// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which a fault raises.
 const FAULTS: [u32; 7] = [4, 5, 6, 7, 8, 11, 31];
-/// Numbers of the signals that programs block in order to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2,
-/// SIGPIPE, SIGALRM, SIGTERM, SIGCHLD, SIGPROF, and the first and last real-time signals.
+/// Numbers of the signals that programs block in order to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM,
+/// SIGTERM, SIGCHLD, SIGPROF, and the first and last real-time signals.
 const READ: [u32; 11] = [1, 2, 10, 12, 13, 14, 15, 17, 27, 34, 64];
 
 #[trunkline::service]
@@ -28,7 +28,7 @@ impl Waiting for Waits {
     async fn work(&self) {}
 }
 
-/// Resolves to no address, after the gate.
+/// Resolves a name to no address, once the gate is open.
 #[derive(Debug)]
 struct SlowNames(Gate);
 
@@ -41,11 +41,11 @@ impl Resolve for SlowNames {
     }
 }
 
-/// Returns the names of this library's threads, and the signals that each blocks.
+/// Returns the names of this library's threads, each with the signals that it blocks.
 fn internal_threads() -> Vec<(String, u64)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let of_task = |task: fs::DirEntry| {
-        // The thread may end meanwhile.
+        // The thread may have exited.
         let status = fs::read_to_string(task.path().join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let blocked = u64::from_str_radix(field("SigBlk:")?, 16).ok()?;
@@ -69,7 +69,7 @@ fn every_thread_of_node_blocks_signals() {
     // Occupies a thread that waits for the handler.
     let ended = server.drain_async();
     std::thread::scope(|scope| {
-        // Occupies a thread of the resolver.
+        // Occupies a resolver thread.
         let seeking = scope.spawn(|| block_on(channel.ready()));
         let kinds = [
             "trunkline-poll",
@@ -90,7 +90,7 @@ fn every_thread_of_node_blocks_signals() {
             let takes_none = READ.into_iter().all(|signal| is_blocked(blocked, signal));
             assert!(takes_none, "{name} takes signals: {blocked:x}");
         }
-        // A thread that ends blocks all signals at last, as threads of other tests may do now.
+        // A thread blocks all signals just before it exits, which may apply to threads of other tests now.
         wait_until("no thread blocks the signals of faults", LIMIT, || {
             let blocks = |blocked| FAULTS.into_iter().any(|signal| is_blocked(blocked, signal));
             (!internal_threads().into_iter().any(|(_, blocked)| blocks(blocked))).then_some(())

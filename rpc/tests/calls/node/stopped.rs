@@ -20,7 +20,7 @@ impl Bench for Sitter {
     }
 }
 
-/// Environment variable of the client's process: the server's address.
+/// Environment variable of the client's process that contains the server's address.
 const SERVER: &str = "TRUNKLINE_TEST_SERVER_OF_STOPPED";
 
 #[test]
@@ -32,7 +32,7 @@ fn error_names_stop_of_client_instead_of_server() {
         let status = block_on(bench.with_timeout(10 * LIMIT).sit()).unwrap_err();
         return print_line(&format!("told: {status}"));
     }
-    // The server notices a silent client within 2 s.
+    // The server detects a silent client within 2 s.
     let server = node().listen(fresh_address()).idle_keepalive(Duration::from_millis(500));
     let server = server.serve(BenchServer::new(Sitter)).start().unwrap();
     let test = "error_names_stop_of_client_instead_of_server";
@@ -44,7 +44,7 @@ fn error_names_stop_of_client_instead_of_server() {
     client.stop();
     let stopped = Instant::now();
     until("the server has given the client up", || (calls() == 0).then_some(()));
-    // A stop of 2 s counts, after a sleep that may last half a second longer than the stop's first moment.
+    // A stop of at least 2 s is detected. It is measured from the end of a sleep, which may last half a second.
     std::thread::sleep(Duration::from_secs(4).saturating_sub(stopped.elapsed()));
     client.resume();
     let told = client.after("told: ").unwrap();
@@ -56,7 +56,7 @@ fn log_of_failed_attempts_is_limited() {
     let log = Logged::by_all();
     let client = Node::builder().provider(ProviderChoice::Soft).start().unwrap();
     let started = Instant::now();
-    // Nothing listens there.
+    // Nothing listens at these addresses.
     let servers: Vec<_> = (0..40).map(|_| fresh_address()).map(|at| SocketAddr::new(at.ip(), 9)).collect();
     for server in &servers {
         let bench = BenchClient::connect(&client, *server).unwrap().with_timeout(LIMIT);

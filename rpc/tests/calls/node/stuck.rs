@@ -1,4 +1,4 @@
-//! Nodes with handlers that do not return end nonetheless, and report the handlers.
+//! Nodes end even if handlers do not return, and report these handlers.
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -67,8 +67,7 @@ fn serve(shared: &StuckState, pollers: u16, grace: Duration) -> Node {
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
 }
 
-/// Runs a closure on a separate thread. Fails the test if it does not return. Returns the errors that it
-/// logged.
+/// Runs a closure on a separate thread. Fails the test if the closure does not return. Returns the errors that it logged.
 fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
     let (done, ended) = channel();
     let errors = Logged::at(Level::ERROR);
@@ -120,7 +119,7 @@ fn node_ends_and_names_blocked_or_spinning_handler() {
         let method = if spins { "test.Stuck.spin" } else { "test.Stuck.block" };
         assert!(errors.iter().any(|line| line.contains(method) && line.contains("abandoned")), "{errors:?}");
         assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::Unavailable, "its caller is told");
-        // The thread still has everything that it uses, and ends normally.
+        // The thread still has all its resources, and ends normally.
         assert!(reported.is_empty(), "the handler still runs");
         spinning.store(false, Ordering::Relaxed);
         release.send(()).unwrap();
@@ -151,13 +150,14 @@ fn node_ends_and_names_handler_of_blocked_worker() {
 #[test]
 fn shorter_shutdown_shortens_shutdown_in_progress() {
     for stuck in [None, Some("block"), Some("occupy")] {
-        // A poller that is preempted for 50 ms is late, and its calls end with the session. Not in each attempt.
+        // A poller that is preempted for 50 ms is late, and its calls then end with the session. This does not happen in
+        // every attempt.
         let is_told = || {
             let (release, blocked) = channel();
             let (reporter, reported) = events();
             let (blocked, gate) = (Arc::new(Mutex::new(blocked)), Gate::default());
             let shared = StuckState { reporter, blocked, spins: Arc::default(), gate: gate.clone() };
-            // The grace period exceeds the bound of the test, so only the second, shorter shutdown can end in time.
+            // The grace period exceeds the time limit of the test, so only the second, shorter shutdown can end in time.
             let server = serve(&shared, 2, 10 * LIMIT);
             let caller = node().start().unwrap();
             let client =

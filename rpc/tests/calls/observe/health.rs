@@ -1,4 +1,4 @@
-//! The health service: statuses by service, watched changes, and drains.
+//! The health service: status per service, watched changes, and drains.
 
 use crate::common::{LIMIT, node};
 use trunkline::health::{Health as _, HealthClient, HealthReporter, ServingStatus};
@@ -17,7 +17,7 @@ impl Shop for Till {
     }
 }
 
-/// Starts a server with the health service, a node that calls it, and the client.
+/// Starts a server with the health service and a node that calls it. Returns both nodes and the client.
 fn start(health: &HealthReporter) -> (Node, Node, HealthClient) {
     let server = node().grace(LIMIT).serve(ShopServer::new(Till)).health(health).start().unwrap();
     let caller = node().start().unwrap();

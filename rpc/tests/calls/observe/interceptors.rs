@@ -1,4 +1,4 @@
-//! Interceptors of clients and servers, over all kinds of calls.
+//! Client and server interceptors, for all kinds of calls.
 
 use crate::common::{Events, Reporter, events};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ struct Rig {
     told: Events<String>,
 }
 
-/// Starts a server behind interceptors, and a channel to it.
+/// Starts a server with interceptors, and a channel to it.
 fn rig(intercept: impl FnOnce(SeenServer) -> SeenServer) -> Rig {
     let (reporter, told) = events();
     let network = InProcessNetwork::new();
@@ -96,7 +96,7 @@ fn client_tag(tag: &'static str) -> impl ClientInterceptor {
     move |call: &mut ClientCall| Ok(call.metadata_mut().append("tag", tag)?)
 }
 
-/// Reports a call's method, and then its outcome.
+/// Reports the method of a call, and then its outcome.
 fn report_client(to: Reporter<String>) -> impl ClientInterceptor {
     move |call: &mut ClientCall| {
         let (to, method) = (to.clone(), call.method());
@@ -138,7 +138,7 @@ fn interceptors_change_metadata_in_their_order() {
     });
     let all = "options client-1 client-2 local server-1 server-2";
     assert_eq!(block_on(local).unwrap().unwrap(), all);
-    // The channel from which the others were made has no interceptor.
+    // The channel from which the other channels were created has no interceptor.
     let client = SeenClient::new(rig.channel.clone());
     assert_eq!(block_on(client.with(&options).tags()).unwrap(), "options server-1 server-2");
 }
@@ -240,7 +240,7 @@ fn interceptors_of_both_sides_get_outcome() {
     assert_eq!(seen.next(), "hang DeadlineExceeded");
     // The server may not have read the request in time.
     if rig.told.try_next().is_some() {
-        // The caller's cancellation may come before the server's deadline.
+        // The caller's cancellation may arrive before the server's deadline.
         assert!(["hang DeadlineExceeded", "hang Cancelled"].contains(&&*ended.next()));
     }
     let received = ResponseMetadata::new();
@@ -251,7 +251,7 @@ fn interceptors_of_both_sides_get_outcome() {
 }
 
 #[test]
-fn panic_of_interceptor_ends_its_call_only() {
+fn panic_in_interceptor_ends_only_its_call() {
     let rig = rig(|server| {
         server.interceptor(|call: &mut ServerCall| {
             match call.metadata().get("tag") {

@@ -1,4 +1,4 @@
-//! Metadata of requests and responses, over all kinds of calls.
+//! Metadata in requests and responses, for all kinds of calls.
 
 use crate::common::{Events, Reporter, events};
 use trunkline::{
@@ -24,7 +24,7 @@ trait Tags {
     async fn tell(&self, cx: &Context);
     /// Sends this many bytes of response metadata.
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status>;
-    /// Calls `echo` of this node through a local client.
+    /// Calls `echo` on this node with a local client.
     async fn forward(&self, cx: &Context) -> Result<String, Status>;
 }
 
@@ -34,7 +34,7 @@ fn token(metadata: &Metadata) -> String {
     metadata.get("token").unwrap_or("none").to_owned()
 }
 
-/// Sends the metadata of a call back.
+/// Sends the metadata of a call back to the caller.
 fn send_back(cx: &Context) -> String {
     cx.set_initial_metadata(cx.metadata().clone());
     cx.set_trailing_metadata(one("trailer", "t"));
@@ -100,7 +100,7 @@ fn one(key: &str, value: &str) -> Metadata {
     metadata
 }
 
-/// Returns metadata of a size in bytes.
+/// Returns metadata of the given size, in bytes.
 fn sized(bytes: usize) -> Metadata {
     let metadata = one("k", &"v".repeat(bytes - 4));
     assert_eq!(metadata.size(), bytes);
@@ -123,7 +123,7 @@ fn rig() -> Rig {
     Rig { server, _node: node, client, told }
 }
 
-/// Makes all kinds of calls, with metadata that fits into one frame or not.
+/// Makes all kinds of calls, with metadata that may exceed one frame.
 fn exchange(rig: &Rig, mut sent: Metadata) {
     sent.append("token", "secret").unwrap();
     sent.append("token", "second").unwrap();
@@ -169,7 +169,7 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
 }
 
 #[test]
-fn metadata_travels_both_ways_with_all_kinds_of_calls() {
+fn metadata_is_sent_both_ways_with_all_kinds_of_calls() {
     let rig = rig();
     exchange(&rig, Metadata::new());
     exchange(&rig, sized(8192 - 200));

@@ -1,4 +1,4 @@
-//! The calls of each method in the report, on both sides.
+//! Call counters per method in the report, on both sides.
 
 use crate::common::{LIMIT, node, pair, until};
 use crate::gate::Gate;
@@ -71,7 +71,7 @@ impl Stream for Once {
     }
 }
 
-/// A service that the server does not offer.
+/// A service that the server does not provide.
 #[trunkline::service]
 trait Missing {
     async fn find(&self) -> u32;
@@ -172,7 +172,7 @@ fn running_calls_are_counted_and_timed() {
 }
 
 #[test]
-fn requests_of_missing_methods_have_one_row() {
+fn requests_for_missing_methods_share_one_row() {
     let (server, node) = pair(ShopServer::new(Till(Gate::default())));
     let client = MissingClient::connect(&node, server.local_address()).unwrap().with_timeout(LIMIT);
     assert_eq!(block_on(client.find()).unwrap_err().code(), Code::Unimplemented);

@@ -9,7 +9,7 @@ use trunkline::{
 
 #[trunkline::service]
 trait Hops {
-    /// Returns the trace of the call made by each kind of client.
+    /// Returns the traces of calls made with each kind of client.
     async fn ways(&self, cx: &Context) -> Result<Vec<String>, Status>;
     #[blocking]
     async fn from_pool(&self) -> Result<String, Status>;
@@ -39,7 +39,7 @@ impl Hops for Handler {
         let poller = PollerContext::current().ok_or_else(|| Status::internal("no poller"))?;
         let local = HopsLocal::connect(&poller, itself)?;
         let mut seen = vec![shared.last().await?, local.last().await?];
-        // After a poll of another handler on the same poller.
+        // Another handler has been polled on the same poller in the meantime.
         trunkline::yield_now().await;
         seen.push(local.last().await?);
         seen.push(cx.scope(async { shared.last().await }).await?);
@@ -68,7 +68,7 @@ fn traced(parent: &str) -> Metadata {
     metadata
 }
 
-/// Starts a server that calls itself, and a client of it.
+/// Starts a server that calls itself, and a client for it.
 fn rig(intercept: impl FnOnce(HopsServer) -> HopsServer) -> (Node, Node, HopsClient) {
     let network = InProcessNetwork::new();
     let handler = Arc::new(Handler { client: Mutex::default(), itself: Mutex::default() });
@@ -93,7 +93,7 @@ fn nested_calls_continue_trace() {
     let outer = format!("{OUTER} vendor=7");
     assert_eq!(seen[..5], vec![outer; 5]);
     assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
-    // The next call on that poller has no trace. A call whose metadata lacks a trace or has an invalid trace has no trace
+    // The next call on this poller has no trace. A call whose metadata lacks a trace or contains an invalid one has no trace
     // either.
     let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
     let mut without = Metadata::new();
@@ -115,7 +115,7 @@ fn interceptors_replace_trace() {
             Ok(())
         })
     });
-    // The request has no metadata at all.
+    // The request has no metadata.
     assert_eq!(block_on(client.ways()).unwrap()[..5], vec![text(Some(replaced)); 5]);
 
     let channel = server.channel(server.local_address()).with_interceptor(|call: &mut ClientCall| {
@@ -128,7 +128,7 @@ fn interceptors_replace_trace() {
     assert_eq!(block_on(context.scope(async { last.last().await })), Ok("none".to_owned()));
 }
 
-/// Returns the metadata that it sees.
+/// Returns the metadata that its handler receives.
 #[trunkline::service]
 trait Seen {
     async fn encoded(&self, cx: &Context, bytes: Vec<u8>) -> usize;
@@ -147,7 +147,7 @@ impl Seen for Sees {
 }
 
 #[test]
-fn trace_is_left_out_of_too_large_request() {
+fn trace_is_omitted_from_too_large_request() {
     const MOST: usize = 64 << 10;
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).serve(SeenServer::new(Sees)).start().unwrap();
@@ -163,7 +163,7 @@ fn trace_is_left_out_of_too_large_request() {
     let client = client.with(&options);
     let sizes = [&all, &without_state, &none].map(Metadata::size);
     for is_raw in [false, true] {
-        // Each further byte must be compensated by omitted values, until all are omitted.
+        // Each additional byte must be compensated by omitted values, until all are omitted.
         let seen = (MOST - 300..=MOST).map(|bytes| {
             let bytes = vec![8; bytes];
             if is_raw { block_on(client.raw(bytes.into())) } else { block_on(client.encoded(bytes)) }

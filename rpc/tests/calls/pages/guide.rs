@@ -272,7 +272,7 @@ impl Kv for Durable {
 }
 
 #[test]
-fn ordered_calls_run_side_by_side() {
+fn ordered_calls_run_concurrently() {
     let (gate, (reporter, reported)) = (Gate::default(), events());
     let (server, node) =
         Node::in_process(KvServer::new(Durable { log: Log(gate.clone(), reporter) })).unwrap();

@@ -12,12 +12,12 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// Returns the time left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then calls the next server, which returns its time left: inherited, with a separate limit
-    /// of an hour, and detached.
+    /// Works for the given time, and then calls the next server, which returns its remaining time: inherited, with a
+    /// separate limit of an hour, and detached.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
-    /// Hangs at the end of a chain of `depth` calls.
+    /// Never returns, at the end of a chain of `depth` calls.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
-    /// Hands its context to a thread, which reports the end of the call.
+    /// Passes its context to a thread, which reports the end of the call.
     async fn leave(&self, hang: bool);
 }
 
@@ -99,8 +99,8 @@ fn nested_call_has_at_most_remaining_time_of_handler() {
     // Connects both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();
     let limited = client.clone().with_timeout(Duration::from_millis(200));
-    // A poller that is preempted within a turn takes a call with the time at which the turn began, so that the handler
-    // has that much more.
+    // A poller that is preempted within a turn takes a call with the time at which the turn began. The remaining time of the
+    // handler is then longer by this delay.
     let [own, inherited, limited, detached] = until("a handler with 150 ms left at most", || {
         let left = block_on(limited.ask(50, nodes[1].local_address())).ok()?;
         (left[0] <= 150_000).then_some(left)
@@ -108,7 +108,7 @@ fn nested_call_has_at_most_remaining_time_of_handler() {
     assert!(inherited <= own, "the second handler has {inherited} of {own} us");
     assert!(limited <= inherited, "a longer limit does not help: {limited} of {inherited} us");
     assert!(detached > 3_000_000_000, "nor does detached() inherit: {detached} us");
-    // A call without a limit anywhere has 10 s.
+    // A call without any time limit has 10 s.
     until("a call with most of its time left", || {
         let left = block_on(client.left()).ok()??;
         assert!(left <= 10_010_000, "{left} us");
@@ -155,7 +155,7 @@ fn context_outside_handler_reports_end_of_call() {
         contexts.try_next()
     });
     until("the end of the handler", || expired.is_cancelled().then_some(()));
-    // The caller's cancellation may come before the deadline.
+    // The caller's cancellation may arrive before the deadline.
     until("the deadline", || (expired.time_left() == Some(Duration::ZERO)).then_some(()));
     drop(nodes);
 }
@@ -175,7 +175,7 @@ fn scope_takes_deadline_to_another_executor() {
     });
     assert!(left.is_some_and(|left| left <= 300_000), "{left:?}");
     let late = block_on(context.scope(async {
-        // The cancellation by the caller may come before the deadline.
+        // The caller's cancellation may arrive before the deadline.
         until("the deadline", || (context.time_left() == Some(Duration::ZERO)).then_some(()));
         client.left().await
     }));
@@ -183,7 +183,7 @@ fn scope_takes_deadline_to_another_executor() {
 }
 
 #[test]
-fn outside_of_handlers_there_is_no_context() {
+fn context_is_missing_outside_handlers() {
     let Rig { nodes, .. } = rig();
     assert!(Context::current().is_none() && PollerContext::current().is_none());
     let task = nodes[1].run_on(PollerIndex(1), |_| async {

@@ -1,4 +1,4 @@
-//! Memory that a peer's values use: arguments and items are charged to the peer, and refused beyond its budget.
+//! Memory used by a peer's values. Arguments and items are charged to the peer, and refused beyond its budget.
 
 use crate::common::{LIMIT, node, until};
 use crate::gate::Gate;
@@ -10,7 +10,7 @@ use trunkline::{Bytes, Code, Limit, Node, NodeBuilder, Reason, Status, Streaming
 
 const KIB: usize = 1 << 10;
 
-/// Texts. The encoding ends before one that is "missing".
+/// A list of texts. The encoding ends before a text that is "missing".
 #[derive(Deserialize)]
 struct Texts(Vec<String>);
 
@@ -42,11 +42,11 @@ trait Store {
     async fn keep(&self, texts: Texts) -> u64;
     /// Holds its argument at the gate.
     async fn keep_raw(&self, bytes: Bytes) -> u64;
-    /// Takes items after it has passed the gate. Returns the sum of their sizes.
+    /// Takes items once it has passed the gate. Returns the sum of their sizes.
     async fn gather(&self, items: Streaming<Bytes>) -> Result<u64, Status>;
     /// Streams items of these sizes.
     async fn feed(&self, sizes: Vec<usize>) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
-    /// Streams lists of these numbers of zeros.
+    /// Streams lists with these numbers of zeros.
     async fn zeros(&self, counts: Vec<usize>)
     -> Result<impl Stream<Item = Result<Vec<u64>, Status>>, Status>;
 }
@@ -90,7 +90,7 @@ fn rig(set: fn(NodeBuilder) -> NodeBuilder) -> (Node, Node, StoreClient, Gate) {
     (server, caller, client, gate)
 }
 
-/// A rig whose peers may use 64 KiB each.
+/// Starts a server and a caller. Each peer may use 64 KiB.
 fn small_budget() -> (Node, Node, StoreClient, Gate) {
     rig(|builder| builder.decoded_bytes(Limit { per_peer: 64 * KIB, in_all: 1 << 20 }))
 }
@@ -154,7 +154,7 @@ fn streams_and_their_items_are_charged_to_caller() {
     assert!(status.message().contains("an item of 49152 bytes exceeds its sender's budget"), "{status}");
     until_charged(&server, 40 * KIB);
     gate.open();
-    // The window does not double beside the item.
+    // The window does not double while the item is charged.
     until_charged(&server, 16 * KIB);
     sender.finish();
     assert_eq!(block_on(first), Ok(40 * 1024));
@@ -171,13 +171,13 @@ fn decoded_items_are_charged_to_sending_server() {
     assert_eq!(block_on(items.message()), Ok(None));
     until_charged(&caller, 0);
 
-    // The reply has the only item of a stream.
+    // The reply contains the only item of a stream.
     let mut items = block_on(client.feed(vec![81 * KIB, 1])).unwrap();
     for status in [block_on(items.message()).unwrap_err(), block_on(client.feed(vec![81 * KIB])).unwrap_err()]
     {
         assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::Overloaded), true), "{status}");
     }
-    // Zeros take one byte each, and eight when they are decoded. An item is decoded when it is taken.
+    // Each zero uses one byte encoded, and eight bytes decoded. An item is decoded when it is taken.
     let mut items = block_on(client.zeros(vec![4000, 4000, 9000])).unwrap();
     let mut next = || block_on(items.message()).map(|item| item.map(|item| item.len()));
     assert_eq!([next(), next()], [Ok(Some(4000)), Ok(Some(4000))]);

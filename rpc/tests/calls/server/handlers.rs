@@ -1,4 +1,4 @@
-//! Handlers: one for all pollers or one per poller, and the operations that they may use.
+//! Handlers, which exist once for all pollers or once per poller, and the operations that they may use.
 
 use crate::common::{Events, LIMIT, events, node, pair};
 use std::cell::Cell;
@@ -9,9 +9,9 @@ use trunkline::{Code, PollerContext, PollerIndex, Reason, Status, block_on};
 
 #[trunkline::service]
 trait Counter {
-    /// Counts in the handler. Returns the count and the index of its poller.
+    /// Increments the handler's count. Returns the count and the index of its poller.
     async fn count(&self) -> (u32, u16);
-    /// Sleeps by tokio's timer, inside a tokio task and outside it.
+    /// Sleeps with tokio's timer, inside and outside a tokio task.
     async fn sleep(&self) -> Result<u32, Status>;
 }
 
@@ -68,7 +68,7 @@ fn count(server: CounterServer) -> Vec<(u32, u16)> {
 }
 
 #[test]
-fn all_pollers_have_one_handler() {
+fn all_pollers_share_one_handler() {
     let kept = Arc::new(SharedCounter::default());
     let counts = count(CounterServer::shared(Arc::clone(&kept)));
     assert_eq!(counts.iter().map(|(count, _)| *count).collect::<Vec<_>>(), (1..=CALLS).collect::<Vec<_>>());
@@ -130,7 +130,7 @@ trait Steps {
     async fn step(&self, at: u32) -> bool;
 }
 
-/// The last step of a bundle waits for the reply to the first, on the poller's thread.
+/// The last call in a bundle waits for the reply to the first, on the poller's thread.
 struct LastWaits {
     first_is_answered: Events<()>,
     last: u32,
@@ -148,7 +148,7 @@ impl Steps for LastWaits {
 }
 
 #[test]
-fn replies_leave_while_later_handlers_of_same_bundle_run() {
+fn replies_are_sent_while_later_handlers_of_same_bundle_run() {
     let (reporter, first_is_answered) = events();
     let last = 9;
     let (server, client) = pair(StepsServer::new(LastWaits { first_is_answered, last }));

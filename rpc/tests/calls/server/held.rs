@@ -49,7 +49,7 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 
 #[test]
 fn handler_blocking_its_poller_is_logged_once_with_remedy() {
-    // The warnings are logged by the node's threads, so count the warnings of all threads.
+    // The node's threads log the warnings, so warnings of all threads are counted.
     let warnings_of = |text: &str| Logged::by_all().count(text);
     // Installed before any node starts.
     assert_eq!(warnings_of("a handler of test.Held.hold"), 0);
@@ -75,12 +75,12 @@ fn handler_blocking_its_poller_is_logged_once_with_remedy() {
 
 #[test]
 fn handler_awaiting_long_is_not_counted_as_held() {
-    // A loaded machine may stop the poller's thread in the middle of a turn, but not in each attempt.
+    // A loaded machine may stop the poller's thread in the middle of a turn, but not in every attempt.
     until("an attempt without a warning", || {
         let (server, _caller, client, told, release) = rig();
         let call = client.rest();
         assert_eq!(told.next(), "started");
-        // Longer than the limit, by timers that would fire late if the poller were held.
+        // Wait longer than the limit, with timers that would fire late if the poller were held.
         block_on(server.run_on(PollerIndex(0), |_| trunkline::sleep(Duration::from_millis(300)))).unwrap();
         release.send(()).unwrap();
         block_on(call).unwrap();

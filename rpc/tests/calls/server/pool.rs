@@ -1,5 +1,5 @@
-//! Methods that run in the worker pool: beside their poller's other calls, within limits, and ended with
-//! their calls.
+//! Methods that run in the worker pool. They run concurrently with their poller's other calls, are limited in number, and
+//! end with their calls.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -19,7 +19,7 @@ struct Odd(u32);
 #[trunkline::service]
 trait Work {
     async fn echo(&self, number: u32) -> u32;
-    /// Returns the name of its thread, and true if it is a poller's.
+    /// Returns the name of its thread, and true if the thread is a poller's.
     async fn here(&self) -> (String, bool);
     #[offload]
     async fn here_offloaded(&self) -> (String, bool);
@@ -33,7 +33,7 @@ trait Work {
     /// Blocks its thread until the test sends a value. Its future is not `Send`.
     #[blocking]
     async fn block(&self) -> Result<u32, Status>;
-    /// Waits for the end of its call.
+    /// Waits until its call ends.
     #[blocking]
     async fn outlive(&self, cx: &Context);
     /// Waits at the gate.
@@ -43,17 +43,17 @@ trait Work {
     async fn panic(&self);
     #[blocking]
     async fn panic_blocking(&self);
-    /// Returns the time left to a nested call that is waited for by blocking.
+    /// Returns the remaining time of a nested call, for which it blocks.
     #[blocking]
     async fn ask(&self) -> Result<Option<Duration>, Status>;
     async fn left(&self, cx: &Context) -> Option<Duration>;
-    /// Sleeps by tokio's timer.
+    /// Sleeps with tokio's timer.
     #[offload]
     async fn sleep(&self) -> u32;
-    /// Sleeps by the pool's timers, while it blocks its worker.
+    /// Sleeps with the pool's timers while it blocks its worker.
     #[blocking]
     async fn nap(&self) -> u32;
-    /// Sleeps by the pool's timers.
+    /// Sleeps with the pool's timers.
     #[offload]
     async fn doze(&self) -> u32;
     #[oneway]
@@ -108,7 +108,7 @@ impl Work for Worker {
     }
     async fn outlive(&self, cx: &Context) {
         self.reporter.tell("started");
-        // Either way, and both times on the worker's thread.
+        // Both checks run on the worker's thread.
         while !cx.is_cancelled() {
             thread::yield_now();
         }
@@ -211,7 +211,7 @@ fn blocking_method_does_not_keep_its_poller() {
 }
 
 #[test]
-fn values_errors_and_bytes_come_through_pool() {
+fn values_errors_and_bytes_pass_through_pool() {
     let all = rig(|node| node.workers(2));
     let Rig { client, .. } = &all;
     let bytes = Bytes::from(vec![1; 100_000]);

@@ -1,4 +1,4 @@
-//! Timers, time limits, tasks and yielding on the poller's own executor, and timers in the worker pool.
+//! Timers, time limits, tasks and yielding on the poller's executor, and timers in the worker pool.
 
 use crate::common::{Guard, events, pair, until};
 use std::cell::Cell;
@@ -10,13 +10,13 @@ use trunkline::{Code, Context, Elapsed, PollerContext, PollerIndex, Reason, Stat
 
 #[trunkline::service]
 trait Pause {
-    /// Sleeps for this time. Returns the time taken, in microseconds.
+    /// Sleeps for the given time. Returns the elapsed time, in microseconds.
     async fn poller(&self, us: u64) -> u64;
     #[offload]
     async fn offloaded(&self, us: u64) -> u64;
     #[blocking]
     async fn blocking(&self, us: u64) -> u64;
-    /// Sleeps in a future that has less time.
+    /// Sleeps longer than the limit of the enclosing future.
     async fn limited(&self) -> Result<(), Status>;
     /// Passes its call to a task that outlives the handler.
     async fn leave(&self) -> u32;
@@ -141,7 +141,7 @@ fn yielding_task_lets_calls_of_its_poller_run() {
 }
 
 #[test]
-fn timer_outside_of_node_is_refused_with_remedy() {
+fn timer_outside_node_is_refused_with_remedy() {
     let text = |run: fn()| {
         let panic = std::thread::spawn(run).join().unwrap_err();
         panic

@@ -1,4 +1,4 @@
-//! The metadata of streams, and interceptors of streaming calls.
+//! Metadata of streams, and interceptors for streaming calls.
 
 use crate::common::{events, until};
 use std::pin::Pin;
@@ -21,7 +21,7 @@ trait Ticker {
 
 struct Server;
 
-/// Counts, and sets the metadata at the end of the response after the last item.
+/// Counts, and sets trailing metadata after the last item.
 struct Ticks {
     context: Context,
     next: u32,
@@ -68,7 +68,7 @@ fn metadata(key: &str, value: &str) -> Metadata {
     metadata
 }
 
-/// Returns a value that leaves no room for a second one.
+/// Returns a value that leaves no room for a second value.
 fn long() -> String {
     "kv-1".repeat(1500)
 }

@@ -1,4 +1,4 @@
-//! Streams of items between two nodes of one process.
+//! Streams of items between two nodes in one process.
 
 use crate::common::until;
 use crate::logged::Logged;
@@ -30,7 +30,7 @@ trait Feed {
     async fn ping(&self) -> u8;
 }
 
-/// A stream of an iterator's items.
+/// A stream of the items of an iterator.
 pub(crate) struct Iterate<I>(pub(crate) I);
 
 impl<I: Iterator + Unpin> Stream for Iterate<I> {
@@ -43,7 +43,7 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
 
 struct Server;
 
-/// Counts, and ends in the way that the test chooses.
+/// Counts, and ends in the way chosen by the test.
 struct Counter {
     next: u64,
     to: u64,
@@ -67,7 +67,7 @@ impl Stream for Counter {
     }
 }
 
-/// Answers each text by its bytes, and says goodbye.
+/// Answers each text with its bytes, and ends with a goodbye.
 struct Chat {
     says: Streaming<String>,
     has_ended: bool,
@@ -138,7 +138,7 @@ fn pair() -> FeedPair {
     FeedPair { server, node, client }
 }
 
-/// Reads all items up to the end. Returns `Ok` if the stream ended without an error.
+/// Reads all items to the end of the stream. Returns `Ok` if the stream ended without an error.
 fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     let mut all = Vec::new();
     loop {
@@ -152,7 +152,7 @@ fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     }
 }
 
-/// Returns the byte that fills a chunk of this size.
+/// Returns the byte with which a chunk of this size is filled.
 fn fill(size: usize) -> u8 {
     u8::try_from(size % 256).unwrap_or_default()
 }
@@ -213,7 +213,7 @@ fn items_of_all_sizes_keep_their_places() {
 }
 
 #[test]
-fn handler_refuses_stream_with_status_or_error_of_its_own() {
+fn handler_refuses_stream_with_status_or_application_error() {
     let pair = pair();
     let status = block_on(pair.client.count(1, "refuse".into())).unwrap_err();
     assert_eq!(status.code(), Code::NotFound);
@@ -226,7 +226,7 @@ fn handler_refuses_stream_with_status_or_error_of_its_own() {
 #[test]
 fn panic_in_stream_of_handler_is_error_with_number_of_items() {
     let pair = pair();
-    // 100 items are more than the first window has room for.
+    // 100 items exceed the first window.
     for items in [10, 100] {
         let (counted, end) = read(block_on(pair.client.count(items, "panic".into())).unwrap());
         assert!(counted.into_iter().eq(0..items));
@@ -246,7 +246,7 @@ fn items_before_error_of_handlers_stream_arrive_first() {
     assert_eq!(end, Err(Status::aborted("no more items")));
 }
 
-/// A stream of no items that panics when it is dropped.
+/// An empty stream that panics when it is dropped.
 struct PanicsInDrop;
 
 impl Stream for PanicsInDrop {

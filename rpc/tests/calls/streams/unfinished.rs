@@ -16,7 +16,7 @@ trait Rows {
     async fn copy(&self, rows: Streaming<u32>) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
 }
 
-/// The example of `docs/book/src/guide/streams.md`.
+/// The example in `docs/book/src/guide/streams.md`.
 async fn forward<T>(
     mut rows: impl Stream<Item = T> + Unpin,
     feeder: tokio::task::JoinHandle<Result<(), Status>>,
@@ -33,7 +33,7 @@ async fn forward<T>(
 }
 
 const ROWS: u32 = 10;
-/// Ways in which a feeder ends.
+/// The ways in which a feeder ends.
 const DEATHS: [&str; 4] = ["panic", "early return", "aborted task", "one of two"];
 
 /// Sends rows, and ends in the given way.
@@ -71,7 +71,7 @@ fn feed<T: Send + 'static>(end: String, sender: Sender<T>, row: fn(u32) -> T) {
     });
 }
 
-/// An adapter.
+/// A stream adapter.
 struct Adapted<S>(S);
 
 impl<S: Stream + Unpin> Stream for Adapted<S> {
@@ -82,10 +82,10 @@ impl<S: Stream + Unpin> Stream for Adapted<S> {
     }
 }
 
-/// Sum of a caller's rows, or their number and the code of the error after them.
+/// Sum of a caller's rows, or the number of its rows and the code of the error that follows them.
 type Summed = Result<u32, (u32, Code)>;
 
-/// Reports how the callers' streams end, read by threads that outlive their calls.
+/// Reports how the callers' streams end. Threads that outlive the calls read them.
 struct Server(Reporter<Summed>);
 
 impl Rows for Server {

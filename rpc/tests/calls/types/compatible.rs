@@ -1,12 +1,12 @@
-//! Callers and servers with different arguments of the same method.
+//! Callers and servers with different arguments for the same method.
 
 use crate::common::{node, pair};
 use trunkline::{Bytes, Code, Node, Origin, Reason, Status, block_on};
 
-/// An optional argument by another name.
+/// An alias for an optional argument.
 type Days = Option<u32>;
 
-/// The interface as it began.
+/// The first version of the interface.
 mod first {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {
@@ -39,7 +39,7 @@ mod optional {
     }
 }
 
-/// The service with an argument at the end that every caller has to send.
+/// The service with an argument at the end that every caller must send.
 mod required {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {

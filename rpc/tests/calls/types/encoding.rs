@@ -1,4 +1,4 @@
-//! Values that cannot be encoded end their call with the reason, wherever they are encoded.
+//! Values that cannot be encoded end their call with the reason, on all threads that encode them.
 
 use crate::common::pair;
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ trait Deep {
     async fn fail(&self, depth: usize) -> Result<(), Chain>;
     async fn detail(&self, depth: usize) -> Result<(), Status>;
     async fn argument(&self, chain: Chain) -> Result<(), Status>;
-    /// Calls `argument` of the same server from its poller.
+    /// Calls `argument` on the same server from its poller.
     async fn nested(&self, depth: usize) -> Result<(), Status>;
     #[offload]
     async fn offloaded(&self, depth: usize) -> Result<Chain, Status>;
@@ -67,7 +67,7 @@ impl Deep for std::sync::Arc<Deeply> {
     }
 }
 
-/// Starts a server that calls itself, and a client.
+/// Starts a server that calls itself, and a client for it.
 fn deep() -> (trunkline::Node, trunkline::Node, DeepClient) {
     let handler = std::sync::Arc::new(Deeply(std::sync::OnceLock::new()));
     let (server, node) = pair(DeepServer::new(std::sync::Arc::clone(&handler)));
@@ -105,7 +105,7 @@ fn too_deep_values_end_only_their_call() {
     assert!(nested.message().contains("nested too deep"), "{nested}");
     let detail = block_on(client.detail(DEPTH)).unwrap_err();
     assert!(detail.causes().iter().any(|cause| cause.contains("nested too deep")), "{detail:?}");
-    // The pollers and workers are alive.
+    // The pollers and workers are still running.
     block_on(client.argument(Chain::of_depth(50))).unwrap();
     assert!(block_on(client.reply(50)).unwrap().0.is_some());
     assert!(block_on(client.offloaded(50)).is_ok());

@@ -1,4 +1,4 @@
-//! Errors that hide their types, as handlers may return them.
+//! Type-erased errors returned by handlers.
 
 use crate::common::pair;
 use trunkline::{Code, Status, block_on};

@@ -1,11 +1,10 @@
-//! Changes allowed in the methods and versions of a service while old and new programs call each
-//! other: rows of `docs/book/src/guide/evolution.md`. Changes of types are tested beside the codecs, in
-//! `src/codec/evolution.rs`.
+//! Changes allowed in the methods and versions of a service while old and new programs call each other, as listed in
+//! `docs/book/src/guide/evolution.md`. `src/codec/evolution.rs` tests changes of types.
 
 use crate::common::node;
 use trunkline::{Code, Node, Reason, Status, block_on};
 
-/// An interface in three versions, of which the second is compatible with the first.
+/// Three versions of an interface. The second version is compatible with the first.
 mod versions {
     macro_rules! version {
         ($module:ident $($options:tt)*) => {
@@ -50,7 +49,7 @@ fn side_may_accept_older_versions() {
     let third = node().serve(versions::third::VersionedServer::new(Versions)).start().unwrap();
     let from = node().start().unwrap();
     let taken = |server| by_version(&from, server).map(|result| result.is_ok());
-    // Twice: the second call uses the number of the method, if the client has received it.
+    // The second call uses the number of the method if the client has received it.
     for _ in 0..2 {
         assert_eq!(taken(&first), [true, true, false, false]);
         assert_eq!(taken(&second), [true, true, false, false]);
@@ -64,7 +63,7 @@ fn side_may_accept_older_versions() {
 }
 
 #[test]
-fn another_codec_is_refused_by_name() {
+fn different_codec_is_refused_by_name() {
     let first = node().serve(versions::first::VersionedServer::new(Versions)).start().unwrap();
     let packed = node().serve(versions::packed::VersionedServer::new(Versions)).start().unwrap();
     let from = node().start().unwrap();
@@ -78,7 +77,7 @@ fn another_codec_is_refused_by_name() {
         assert_eq!(told, (Code::FailedPrecondition, Some(Reason::OtherCodec), false), "{status}");
         assert!(status.message().contains(names), "{status}");
     }
-    // Clients do not share the numbers that they have received.
+    // Clients do not share the method numbers that they have received.
     let [_, _, _, message_pack] = by_version(&from, &packed);
     assert_eq!(message_pack, Ok(1));
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));
@@ -93,7 +92,7 @@ mod methods {
 
     #[trunkline::service(name = "tests.Methods")]
     pub(super) trait New {
-        /// The method was `get` in Rust, and its argument had another name.
+        /// The Rust name of the method was `get`, and its argument had another name.
         #[name = "get"]
         async fn load(&self, number: u8) -> Result<u8, trunkline::Status>;
         async fn put(&self, key: u8) -> Result<u8, trunkline::Status>;

@@ -1,4 +1,4 @@
-//! Stubs that `trunkline-codegen` wrote to a file, in place of the attribute macro.
+//! Stubs written to a file by `trunkline-codegen` instead of the attribute macro.
 
 use crate::common::pair;
 use crate::streams::items::Iterate;

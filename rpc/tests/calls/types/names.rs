@@ -3,8 +3,8 @@
 use crate::common::{node, pair};
 use trunkline::{Bytes, Status, block_on};
 
-/// Two traits whose names differ in case only, one name that type parameters often have, and one name that a
-/// stub's method has.
+/// Two traits whose names differ only in case, one whose name is common for type parameters, and one whose name is a method
+/// of a stub.
 #[trunkline::service]
 trait Kv {
     async fn get(&self) -> u8;
@@ -19,12 +19,12 @@ trait KV {
 trait T {
     async fn service(&self, handler: u8, request: Bytes) -> u8;
     async fn limit(&self) -> u8;
-    /// `connect` on the wire, a name that the client reserves.
+    /// Called `connect` on the wire, which is a reserved name in the client.
     #[name = "connect"]
     async fn join(&self) -> Result<u8, Status>;
 }
 
-/// The same methods by their names on the wire.
+/// The same methods under the names that they have on the wire.
 mod other {
     #[trunkline::service(name = "T")]
     pub(super) trait Wire {
@@ -88,7 +88,7 @@ fn method_may_have_another_name_on_wire() {
     assert_eq!(status.reason(), Some(trunkline::Reason::NoMethod), "{status}");
 }
 
-/// Methods named like items of the stubs, and like functions that types often have.
+/// Methods named like items of the stubs, and like common functions of types.
 #[trunkline::service]
 trait Items {
     async fn SERVICE(&self) -> u8;
@@ -167,8 +167,7 @@ fn method_may_have_name_of_emitted_item() {
     assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
 }
 
-/// Further parts of a trait: attributes, arguments with the names of the stubs' variables, and types of every
-/// spelling.
+/// Other parts of a trait: attributes, arguments named like the stubs' variables, and types in every notation.
 mod odd {
     #![deny(warnings)]
 
@@ -300,7 +299,7 @@ mod odd {
     }
 }
 
-/// Types, traits, modules and macros with the names of the prelude's, and the library by another path.
+/// Types, traits, modules and macros that shadow the prelude, and the library under another path.
 mod shadowed {
     use super::facade;
     use serde::{Deserialize, Serialize};
@@ -381,7 +380,7 @@ fn service_works_with_shadowed_prelude_names() {
     assert_eq!(block_on(client.refuse()), Ok(Vec(9)));
 }
 
-/// Stubs cause no warnings, whatever the author deprecates, does not use, or writes with a macro.
+/// Stubs cause no warnings, even if the author deprecates items, leaves them unused, or generates them with a macro.
 mod quiet {
     #![deny(warnings)]
 

@@ -13,10 +13,10 @@ enum Shape {
     Tree { name: String, below: Vec<Self> },
 }
 
-/// A service with every supported shape of method.
+/// A service with methods of every supported shape.
 #[trunkline::service]
 trait Zoo {
-    /// Takes no arguments, and returns an empty result.
+    /// Takes no arguments and returns an empty result.
     async fn nothing(&self) -> Result<(), Status>;
     /// Returns a type other than `Result`.
     async fn plain(&self, left: u64, right: u64) -> u64;
@@ -26,7 +26,7 @@ trait Zoo {
     async fn plain_bytes(&self) -> Bytes;
     /// Takes and returns types of every shape that serde supports.
     async fn shapes(&self, shapes: BTreeMap<u8, Shape>) -> Result<BTreeMap<u8, Shape>, Status>;
-    /// Takes several `Bytes`, of which only the last is sent without encoding.
+    /// Takes several `Bytes`. Only the last is sent without encoding.
     async fn join(&self, first: Bytes, number: u8, second: Bytes, third: Bytes) -> Result<Bytes, Status>;
     /// Takes `Bytes` before its last argument.
     async fn early(&self, body: Bytes, number: u64) -> Result<(Bytes, u64), Status>;
@@ -119,7 +119,7 @@ impl Zoo for Keeper {
     }
 }
 
-/// Starts a server and a client's node. Returns them with the client, and the arguments of one-way calls.
+/// Starts a server and a client node. Returns both nodes, the client, and the arguments of one-way calls.
 fn zoo() -> (Node, Node, ZooClient, Events<(String, Bytes)>) {
     let (reporter, reported) = events();
     let (server, node) = pair(ZooServer::new(Keeper(reporter)));
@@ -164,7 +164,7 @@ fn one_way_call_arrives_and_does_not_wait_for_its_handler() {
 #[test]
 fn large_values_are_sent_in_both_directions() {
     let (_server, _node, client, _told) = zoo();
-    // Sizes around the thresholds between transfer methods.
+    // Sizes near the thresholds between transfer methods.
     for length in [0, 1, 1023, 1025, 4090, 4096, 4097, 16 << 10, (16 << 10) + 1, 1 << 20, 8 << 20] {
         let sent = shared_pattern(length, 1);
         let back = block_on(client.back(sent.clone())).unwrap();
@@ -203,7 +203,7 @@ fn oversized_request_names_size_and_limit() {
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
-/// The first call leaves before the server has reported its limit.
+/// The first call is sent before the server has reported its limit.
 #[test]
 fn first_call_above_limit_of_server_names_limit() {
     let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));
@@ -265,7 +265,7 @@ enum Refusal {
     Full { left: u64, names: Vec<String> },
 }
 
-/// Aliases of `Status` and of `Result`.
+/// Aliases for `Status` and `Result`.
 type Trouble = Status;
 mod own {
     pub(super) type Result<T> = std::result::Result<T, super::Refusal>;
@@ -283,7 +283,7 @@ trait OwnErrors {
     async fn plain(&self) -> plain::Result<u8>;
 }
 
-/// The same service for clients that take the error for a status or for another type.
+/// The same service, for clients that expect a status or another type as the error.
 mod mistaken {
     #[trunkline::service(name = "tests.Own", version = 7)]
     pub(super) trait OwnErrors {
@@ -328,10 +328,10 @@ fn error_type_of_service_arrives_unchanged() {
     assert!(refused.unwrap_err().may_have_run());
     assert_eq!(block_on(client.shut(true)), Err(CallError::Handler(Refusal::Shut)));
     assert_eq!(block_on(client.shut(false)), Ok("open".into()));
-    // An error that is not the handler's is a status.
+    // An error that does not come from the handler is a status.
     let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
-    // Aliases stand for their types.
+    // Aliases are treated as the types for which they stand.
     let status: Status = block_on(client.trouble()).unwrap_err();
     assert_eq!((status.message(), status.origin()), ("trouble", Origin::Handler));
     assert_eq!(

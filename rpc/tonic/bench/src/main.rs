@@ -1,9 +1,9 @@
-//! Measures one gRPC service over tonic's transports and over Trunkline, in one run.
+//! Measures one gRPC service over tonic's transports and over Trunkline in one run.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `service` | the service |
-//! | `transport`, `server` | the transports, and the server's process |
+//! | `transport`, `server` | the transports, and the server process |
 //! | `measure`, `table` | the measurements, and their results |
 
 #![forbid(unsafe_code)]
@@ -30,24 +30,27 @@ use std::time::Duration;
 use table::Report;
 use transport::{Failure, Runtime, Transport};
 
-/// Measures one gRPC service over tonic's own transports and over Trunkline, in one run, and prints a table.
+/// Measures one gRPC service over tonic's own transports and over Trunkline in one run, and prints a table.
 ///
-/// The service is one that tonic generates; only the transport differs: HTTP/2 over TCP, HTTP/2 over a Unix socket, and
-/// Trunkline, once with handlers as tasks of a tokio runtime and once with handlers on the node's poller. The server is a
-/// second process, which the program starts itself. Each side has one core for all its threads, as --pin says.
+/// tonic generates the service, and only the transport differs: HTTP/2 over TCP, HTTP/2 over a Unix socket, and Trunkline.
+/// Trunkline is measured twice: with handlers as tasks in a tokio runtime, and with handlers on the node's poller. The
+/// server is a second process, which the program starts itself. Each side runs all its threads on one core, which --pin
+/// selects.
 ///
-/// Each repetition starts a new server for each transport and measures unary calls of 64 B with 1 and with 32 outstanding,
-/// of 64 KiB with 8, and of 1 MiB with 1, a stream of the server with items of 64 B, and an upload in items of 64 KiB. The
-/// first table has medians over the repetitions, the second their ratios to tonic over TCP. A measurement warms up for
-/// another quarter of its time. Rates of calls are medians over slices of 1 ms, rates of streams are means.
+/// Each repetition starts a new server for each transport. It measures unary calls with 64 B (1 and 32 outstanding), 64 KiB
+/// (8 outstanding) and 1 MiB (1 outstanding), a server stream with items of 64 B, and an upload in items of 64 KiB. The
+/// first table contains medians over the repetitions, the second their ratios to tonic over TCP. The warm-up of a
+/// measurement takes an additional quarter of its time. Call rates are medians over slices of 1 ms, and stream rates are
+/// means.
 ///
-/// With a core for each side, the runtimes of tonic's transports poll and do not sleep, which is faster, as pollers of Trunkline
-/// do while they have work. Trunkline's runtimes sleep when they have nothing to do, because a poller shares their core.
+/// If each side has a separate core, the runtimes of tonic's transports poll instead of sleeping, which is faster.
+/// Trunkline's pollers also poll while they have work. Trunkline's runtimes sleep when idle, because a poller shares their
+/// core.
 ///
-/// With --pin off, one core for both sides, --neighbours or --quota, all runtimes are ordinary multi-thread runtimes that
-/// sleep, as in a service: with two workers if nothing is pinned, otherwise with one. With --neighbours or --quota, rates of
-/// calls are means too, so that the time of others counts. A --quota that cannot be set ends the program with a line that
-/// begins with `skip:`, and with exit code 0.
+/// With --pin off, one core for both sides, --neighbours or --quota, all runtimes are ordinary multi-threaded runtimes that
+/// sleep, as in a service. They have two workers if nothing is pinned, and one otherwise. With --neighbours or --quota, call
+/// rates are also means, so that the time taken by other programs is included. If a --quota cannot be set, the program
+/// prints a line that begins with `skip:` and exits with code 0.
 ///
 /// Examples:
 ///   trunkline-tonic-bench                        the table, in about a minute
@@ -59,7 +62,7 @@ use transport::{Failure, Runtime, Transport};
 ///   trunkline-tonic-bench --pin off --quota 0.5       half a core for each side
 ///   TRUNKLINE_LINK=udp trunkline-tonic-bench     Trunkline over UDP, not over shared memory
 ///
-/// Use a release build, and a machine that does nothing else.
+/// Use a release build, and an otherwise idle machine.
 #[derive(Debug, Parser)]
 #[command(
     name = "trunkline-tonic-bench",
@@ -76,12 +79,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The server's process, which the program starts itself.
+    /// Runs the server process, which the program starts itself.
     #[command(hide = true)]
     Serve {
         #[arg(value_enum)]
         transport: Transport,
-        /// A directory for a socket.
+        /// Directory for a socket.
         folder: PathBuf,
         #[arg(long)]
         core: Option<usize>,
@@ -100,15 +103,15 @@ struct Run {
     /// Number of repetitions.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// Cores of client and server, such as 0,1, or `off`. The default is the first two that the process may use.
+    /// Cores of client and server, such as 0,1, or `off`. Default: the first two that the process may use.
     #[arg(long)]
     pin: Option<Pin>,
     #[command(flatten)]
     load: Load,
-    /// Transports to measure, by default all. May be repeated.
+    /// Transports to measure; may be repeated. Default: all.
     #[arg(long, value_enum)]
     transport: Vec<Transport>,
-    /// Writes all values to this file.
+    /// Write all values to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -166,7 +169,7 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
             return Ok(());
         }
     };
-    // The report counts the cores of the machine, and neighbours may use all of them, so both come first.
+    // The report counts the cores of the machine, and neighbours may use all of them. Both therefore precede pinning.
     cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
     for repetition in 1..=run.repetitions {
         let is_chosen = |of: &Transport| run.transport.is_empty() || run.transport.contains(of);
@@ -196,7 +199,7 @@ async fn measure(transport: Transport, address: &str, run: &Run, report: &mut Re
     let connection = transport.connect(address).await?;
     for point in Point::ALL {
         let time = Duration::from_secs_f64(run.seconds);
-        // A neighbour's slice of the scheduler takes 3 to 4 ms, so a median over slices of 1 ms would leave it out.
+        // A neighbour's time slice takes 3 to 4 ms, so a median over slices of 1 ms would exclude it.
         let is_mean = report.cores.is_none() || run.load.is_any();
         let sample = point.measure(&connection, time, is_mean).await;
         let sample = sample.map_err(|error| format!("{}, {}: {error}", transport.title(), point.title()))?;

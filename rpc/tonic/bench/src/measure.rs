@@ -14,15 +14,15 @@ const KIB: usize = 1 << 10;
 /// A measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Point {
-    /// Unary calls with as many bytes each way.
+    /// Unary calls with `size` bytes in each direction.
     Unary { size: usize, outstanding: usize },
-    /// Items of a stream of the server.
+    /// Items of a server stream.
     Feed { size: usize },
-    /// Items of a stream of the client.
+    /// Items of a client stream.
     Upload { size: usize },
 }
 
-/// State that the calls of one measurement share.
+/// State shared by the calls of one measurement.
 #[derive(Clone)]
 struct SharedRecorder {
     watch: Stopwatch,
@@ -69,13 +69,13 @@ impl Point {
         }
     }
 
-    /// True if the table shows the time of a call; false for items of a stream.
+    /// Returns true if the table shows the time of a call, and false for items of a stream.
     pub(crate) fn has_times(self) -> bool {
         matches!(self, Self::Unary { .. })
     }
 
-    /// Measures over a connection, after a warm-up of a quarter of the time. Rates of calls are medians over slices, unless
-    /// `is_mean`.
+    /// Measures over a connection, after a warm-up of a quarter of the time. Call rates are medians over slices, unless
+    /// `is_mean` is true.
     #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^52")]
     pub(crate) async fn measure(
         self,
@@ -96,7 +96,7 @@ impl Point {
                     task.await?;
                 }
             }
-            // In a task, like the calls: otherwise the runtime's main thread reads the items.
+            // Items are read in a task, like replies. Otherwise the runtime's main thread would read them.
             Self::Feed { size } => tokio::spawn(read_items(client(), size, shared.clone())).await??,
             Self::Upload { size } => tokio::spawn(write_items(client(), size, shared.clone())).await??,
         }
@@ -140,7 +140,7 @@ async fn read_items(mut client: Client, size: usize, shared: SharedRecorder) -> 
     }
 }
 
-/// Sends items until the measurement is over. An item counts when the transport accepts it, which depends on the server.
+/// Sends items until the measurement is over. An item is counted when the transport accepts it, which depends on the server.
 async fn write_items(mut client: Client, size: usize, shared: SharedRecorder) -> Result<(), Failure> {
     let (payload, sent) = (Bytes::from(vec![1; size]), Arc::new(Mutex::new(0)));
     let (count, mut before_ns) = (Arc::clone(&sent), shared.watch.now_ns());

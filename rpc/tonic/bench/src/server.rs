@@ -1,5 +1,5 @@
-//! The server's process: this program again. The process exits at the end of its standard input, which also ends when the
-//! parent is killed.
+//! The server process, which runs this program again. It exits when its standard input is closed, which also happens when
+//! its parent is killed.
 
 use crate::meter::load::Quota;
 use crate::transport::{Failure, Runtime, Transport};
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// A running server process. Dropping this ends the process.
+/// A running server process, which is stopped when this value is dropped.
 pub(crate) struct Server {
     child: Child,
-    /// Address that the server has reported.
+    /// Address reported by the server.
     pub(crate) address: String,
 }
 
@@ -46,7 +46,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // The process has ended, or cannot be waited for.
+        // The process has exited, or cannot be waited for.
         let _ended = self.child.wait();
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn announce(address: &str) -> Result<(), Failure> {
     Ok(writeln!(out, "{address}").and_then(|()| out.flush())?)
 }
 
-/// Completes at the end of standard input, in the server process.
+/// Completes in the server process when standard input is closed.
 pub(crate) fn at_end() -> impl Future<Output = ()> {
     let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
     thread::spawn(move || {
@@ -65,7 +65,7 @@ pub(crate) fn at_end() -> impl Future<Output = ()> {
         drop(sender);
     });
     async {
-        // The sender is dropped at the end.
+        // The sender is dropped when standard input is closed.
         let _dropped = receiver.await;
     }
 }

@@ -47,7 +47,7 @@ impl Echo for Mirror {
     }
 }
 
-/// Returns the routes of the service, which takes messages of any size.
+/// Returns the routes of the service, which accepts messages of any size.
 pub(crate) fn routes() -> Routes {
     Routes::new(EchoServer::new(Mirror).max_decoding_message_size(usize::MAX))
 }

@@ -1,4 +1,4 @@
-//! The results as a Markdown table, and as JSON.
+//! The results as a Markdown table and as JSON.
 
 use crate::measure::Point;
 use crate::meter::load::Load;
@@ -10,16 +10,16 @@ use serde::Serialize;
 use std::time::SystemTime;
 use trunkline_transport::utc;
 
-/// The results of one measurement over one transport, with one value for each repetition.
+/// Results of one measurement over one transport, with one value per repetition.
 #[derive(Debug, Serialize)]
 pub(crate) struct Series {
     measurement: String,
     transport: Transport,
     /// Calls, items or bytes per second.
     per_s: Vec<f64>,
-    /// Median times of a call, in microseconds; empty for items.
+    /// Median call times, in microseconds; empty for items.
     time_us: Vec<f64>,
-    /// Times of a call that 99 % of the calls do not exceed, in microseconds; empty for items.
+    /// 99th percentiles of the call times, in microseconds; empty for items.
     p99_us: Vec<f64>,
     #[serde(skip)]
     point: Point,
@@ -30,7 +30,7 @@ pub(crate) struct Series {
 pub(crate) struct Report {
     stamp: Stamp,
     machine: Machine,
-    /// Seconds of each measurement.
+    /// Duration of each measurement, in seconds.
     seconds: f64,
     /// Cores of the client and of the server.
     pub(crate) cores: Option<[usize; 2]>,
@@ -106,7 +106,8 @@ impl Report {
         lines.join("\n")
     }
 
-    /// Returns the header and the rows of a table. `cell` has the median of a transport and the median of tonic over TCP.
+    /// Returns the header and the rows of a table. `cell` receives the median of a transport and the median of tonic over
+    /// TCP.
     fn rows(&self, cell: impl Fn(f64, Option<f64>) -> Option<f64>) -> Vec<String> {
         let mut lines = vec![
             format!("| | {} |", Transport::ALL.map(Transport::title).join(" | ")),
@@ -141,7 +142,7 @@ impl Report {
     }
 }
 
-/// Formats a number with two digits after the point below 10, one below 1,000 and none above.
+/// Formats a number with two decimals below 10, one below 1,000, and none above.
 fn digits(value: f64) -> String {
     let digits = match value {
         ..10.0 => 2,
@@ -157,7 +158,7 @@ impl Series {
     }
 }
 
-/// Separates thousands.
+/// Inserts commas between thousands.
 fn with_commas(number: &str) -> String {
     let (whole, fraction) =
         number.split_once('.').map_or((number, None), |(whole, part)| (whole, Some(part)));

@@ -1,4 +1,4 @@
-//! The transports: how a server offers the service, and how a client reaches it.
+//! The transports, over which a server provides the service and a client calls it.
 
 use crate::meter::pin::Cores;
 use crate::server::{announce, at_end};
@@ -24,7 +24,7 @@ pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
-/// The carrier of calls.
+/// A transport for calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Transport {
@@ -42,7 +42,7 @@ pub(crate) enum Transport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Runtime {
-    /// One thread; tonic's own transports poll.
+    /// One thread. In tonic's own transports, it polls.
     Polling,
     /// An ordinary runtime with one worker, which sleeps when idle.
     OneWorker,
@@ -51,7 +51,7 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the runtime of both sides. Only a side with a core for itself may poll.
+    /// Returns the runtime for both sides. Only a side with a separate core may poll.
     pub(crate) fn choose(cores: Option<Cores>, is_loaded: bool) -> Self {
         match cores {
             None => Self::TwoWorkers,
@@ -60,7 +60,7 @@ impl Runtime {
         }
     }
 
-    /// Returns the runtime's name as an argument.
+    /// Returns the name used as an argument.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -71,7 +71,7 @@ pub(crate) type Client = EchoClient<
     BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, io::Error>,
 >;
 
-/// A client, and the node that it needs.
+/// A client, and the node on which it depends.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     node: Option<Node>,
@@ -80,7 +80,7 @@ pub(crate) struct Connection {
 impl Transport {
     pub(crate) const ALL: [Self; 4] = [Self::Tcp, Self::Unix, Self::Trunkline, Self::OnPollers];
 
-    /// Returns the title of the transport's column in the table.
+    /// Returns the column title in the table.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Tcp => "tonic, TCP",
@@ -90,7 +90,7 @@ impl Transport {
         }
     }
 
-    /// Returns the transport's name as an argument.
+    /// Returns the name used as an argument.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -109,8 +109,8 @@ impl Transport {
         Builder::new_multi_thread().worker_threads(workers).enable_all().build()?.block_on(side)
     }
 
-    /// Runs one side in a runtime of one thread. The runtime of tonic's own transports polls rather than sleeps, as the
-    /// pollers of Trunkline do while they have work.
+    /// Runs one side in a single-threaded runtime. The runtime of tonic's own transports polls instead of sleeping, as
+    /// Trunkline's pollers do while they have work.
     fn run_polling<T>(self, side: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let is_polling = matches!(self, Self::Tcp | Self::Unix);
         Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -125,7 +125,7 @@ impl Transport {
         })
     }
 
-    /// Serves until the end of standard input.
+    /// Serves until standard input is closed.
     pub(crate) async fn serve(self, folder: &Path) -> Result<(), Failure> {
         let router = Server::builder()
             .initial_stream_window_size(WINDOW)
@@ -136,7 +136,7 @@ impl Transport {
             Self::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 announce(&listener.local_addr()?.to_string())?;
-                // The server's own `tcp_nodelay` has no effect on accepted connections passed in.
+                // The server's `tcp_nodelay` setting has no effect on connections that are passed in.
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                 router.serve_with_incoming_shutdown(incoming, at_end()).await?;
             }

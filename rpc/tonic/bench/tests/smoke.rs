@@ -1,4 +1,4 @@
-//! Runs the program for a fraction of a second. In real time: it starts processes.
+//! Runs the program for a fraction of a second, in real time because it starts processes.
 
 use std::process::Command;
 use trunkline_testkit::run;

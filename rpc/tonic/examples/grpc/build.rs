@@ -1,5 +1,5 @@
-//! Generates the services by hand, so that no `protoc` is needed. With a `.proto` file `tonic-prost-build` does this, and
-//! writes the messages too.
+//! Generates the services from Rust definitions, so that `protoc` is not needed. For a `.proto` file, `tonic-prost-build`
+//! generates the services and the messages.
 
 use tonic_build::manual::{Builder, Method, MethodBuilder, Service};
 

@@ -1,7 +1,7 @@
-//! A node whose service and calls are gRPC, driven by lines on its input: `attacks run ATTACK --nodes PROGRAM`.
+//! A node that serves and calls a gRPC service, controlled by lines on standard input: `attacks run ATTACK --nodes PROGRAM`.
 //!
-//! It obeys the lines of `transport/testkit/examples/attacks/honest/node.rs` that the attacks `short-streams` and
-//! `unanswered-streams` need. Handlers and calls run in one runtime of tokio.
+//! It supports the commands of `transport/testkit/examples/attacks/honest/node.rs` that the attacks `short-streams` and
+//! `unanswered-streams` need. Handlers and calls run in one tokio runtime.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +41,7 @@ type Held = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 /// A node of an attack.
 #[derive(Debug, Parser)]
 enum Cli {
-    /// Runs the node until its input ends.
+    /// Runs the node until standard input is closed.
     Node(NodeArguments),
 }
 
@@ -64,7 +64,7 @@ fn serve(arguments: &NodeArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A node and the calls that it makes on request.
+/// A node, and the calls that it makes on request.
 struct Driven {
     node: Node,
     runtime: Runtime,
@@ -130,7 +130,7 @@ impl Driven {
     }
 }
 
-/// Makes a unary call. Returns true if the reply has the wanted size.
+/// Makes a unary call. Returns true if the reply has the requested size.
 async fn unary(
     mut client: Client,
     limit: Duration,
@@ -153,7 +153,7 @@ async fn one(mut client: Client) -> Result<(), Status> {
     Ok(())
 }
 
-/// Makes calls or opens streams of one item, until it is told to stop.
+/// Makes calls, or opens streams of one item, until `goes_on` is false.
 async fn rush(client: Client, opens: bool, goes_on: Arc<AtomicBool>) {
     while goes_on.load(Ordering::Relaxed) {
         let outcome = if opens {

@@ -1,4 +1,4 @@
-//! The interoperability service of gRPC, and a transport over Trunkline or tonic's own transport.
+//! The gRPC interoperability service, and a transport that is either Trunkline or tonic's own.
 
 #![forbid(unsafe_code)]
 

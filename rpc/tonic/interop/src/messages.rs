@@ -1,10 +1,10 @@
-//! The messages of the test service, with the numbers of their public description.
+//! The messages of the test service, with the field numbers of its public description.
 
-/// No values.
+/// An empty message.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
 
-/// Bytes without a meaning.
+/// Arbitrary bytes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Payload {
     /// The bytes.
@@ -12,13 +12,13 @@ pub struct Payload {
     pub body: prost::bytes::Bytes,
 }
 
-/// The status that the server is requested to return.
+/// Status that the server is requested to return.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EchoStatus {
-    /// Number of the code.
+    /// Status code.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// The message.
+    /// Status message.
     #[prost(string, tag = "2")]
     pub message: String,
 }
@@ -26,75 +26,75 @@ pub struct EchoStatus {
 /// A request for one payload.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SimpleRequest {
-    /// Size of the payload of the response.
+    /// Size of the response's payload, in bytes.
     #[prost(int32, tag = "2")]
     pub response_size: i32,
-    /// A payload for the server.
+    /// Payload sent to the server.
     #[prost(message, optional, tag = "3")]
     pub payload: Option<Payload>,
-    /// The status of the response.
+    /// Status of the response.
     #[prost(message, optional, tag = "7")]
     pub response_status: Option<EchoStatus>,
 }
 
-/// One payload.
+/// A response with one payload.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SimpleResponse {
-    /// The payload.
+    /// Payload of the response.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
 }
 
-/// A payload of a client's stream.
+/// A request in a client stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InputRequest {
-    /// The payload.
+    /// Payload of the request.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
 }
 
-/// The end of a client's stream.
+/// The response to a client stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InputResponse {
-    /// Size of all payloads.
+    /// Total size of all payloads, in bytes.
     #[prost(int32, tag = "1")]
     pub aggregated_payload_size: i32,
 }
 
-/// A response that the server is requested to send.
+/// Parameters of a response that the server is requested to send.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResponseParameters {
-    /// Size of the payload.
+    /// Size of the payload, in bytes.
     #[prost(int32, tag = "1")]
     pub size: i32,
-    /// Time to wait before it, in microseconds.
+    /// Pause before the response, in microseconds.
     #[prost(int32, tag = "2")]
     pub interval_us: i32,
 }
 
-/// A request for payloads.
+/// A request for a stream of payloads.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OutputRequest {
-    /// The payloads.
+    /// Parameters of the responses.
     #[prost(message, repeated, tag = "2")]
     pub response_parameters: Vec<ResponseParameters>,
-    /// A payload for the server.
+    /// Payload sent to the server.
     #[prost(message, optional, tag = "3")]
     pub payload: Option<Payload>,
-    /// The status of the response.
+    /// Status of the response.
     #[prost(message, optional, tag = "7")]
     pub response_status: Option<EchoStatus>,
 }
 
-/// A payload of a server's stream.
+/// A response in a server stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct OutputResponse {
-    /// The payload.
+    /// Payload of the response.
     #[prost(message, optional, tag = "1")]
     pub payload: Option<Payload>,
 }
 
-/// Returns a payload of zeros.
+/// Returns a payload of `size` zero bytes.
 #[must_use]
 pub fn zeros(size: i32) -> Option<Payload> {
     Some(Payload { body: vec![0; usize::try_from(size).unwrap_or_default()].into() })

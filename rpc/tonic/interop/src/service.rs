@@ -1,4 +1,4 @@
-//! The test service, according to its public description.
+//! The test service, implemented according to its public description.
 
 use crate::generated::test_service_server::{TestService, TestServiceServer};
 use crate::messages::{
@@ -23,17 +23,17 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower_service::Service;
 
-/// Header that requests a response from a layer: the HTTP status, followed by `headers` or `trailers` for a gRPC status there,
-/// and by `page` for a body.
+/// Header that requests a response from a layer. Its value is the HTTP status, optionally followed by `headers` or
+/// `trailers`, where a gRPC status is then sent, and by `page` for a body.
 pub const HTTP_STATUS: &str = "http-status";
-/// Header that is echoed at the start of a response.
+/// Header that is echoed in the initial metadata of a response.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 /// Header that is echoed in the trailers.
 pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
 
-/// Header of a response with the compression of its request.
+/// Response header that contains the compression of the request.
 pub const REQUEST_ENCODING: &str = "request-encoding";
-/// Header of a request that the service's interceptor refuses.
+/// Request header that makes the service's interceptor refuse a request.
 pub const REFUSED: &str = "refused";
 
 /// The service. Clones share the number of running handlers.
@@ -44,13 +44,13 @@ pub struct Interop {
 }
 
 impl Interop {
-    /// Returns the number of streams of requests that a handler holds.
+    /// Returns the number of request streams held by handlers.
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Returns the ends of the streams of `streaming_input_call`: the number of bytes, or the code of an error.
+    /// Returns how each stream of `streaming_input_call` ended: the number of bytes, or an error code.
     #[must_use]
     pub fn uploads(&self) -> Vec<Result<usize, Code>> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -62,7 +62,7 @@ impl Interop {
     }
 }
 
-/// A running handler.
+/// Counts a running handler until it is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -79,7 +79,7 @@ pub fn routes(service: Interop) -> Routes {
     Routes::new(InterceptedService::new(service, refuse))
 }
 
-/// Refuses requests with a header.
+/// Refuses requests that contain [`REFUSED`].
 #[allow(clippy::result_large_err, reason = "the signature is that of tonic's trait")]
 fn refuse(request: Request<()>) -> Result<Request<()>, Status> {
     match request.metadata().contains_key(REFUSED) {
@@ -88,7 +88,7 @@ fn refuse(request: Request<()>) -> Result<Request<()>, Status> {
     }
 }
 
-/// Returns the status requested by a request, with the message as its details.
+/// Returns the requested status, with its message as the details.
 fn echo(status: Option<EchoStatus>) -> Result<(), Status> {
     status.map_or(Ok(()), |EchoStatus { code, message }| {
         let details = Bytes::from(message.clone());
@@ -165,7 +165,7 @@ impl TestService for Interop {
     }
 }
 
-/// Returns the responses requested by requests.
+/// Returns the responses that a stream of requests asks for.
 fn responses(
     running: Running,
     requests: impl Stream<Item = Result<OutputRequest, Status>> + Send + 'static,
@@ -199,7 +199,7 @@ fn responses(
     Box::pin(Answers { receiver, task })
 }
 
-/// The responses of a task. Dropping them aborts the task, even while it sleeps.
+/// Responses sent by a task. Dropping this value aborts the task, even while the task sleeps.
 struct Answers {
     receiver: trunkline::stream::Receiver<Result<OutputResponse, Status>>,
     task: tokio::task::JoinHandle<()>,
@@ -219,7 +219,7 @@ impl Drop for Answers {
     }
 }
 
-/// Adds the echoed headers to responses. tonic leaves the trailers of a success to layers.
+/// Adds the echoed headers to responses. In tonic, layers set the trailers of a successful response.
 #[derive(Clone)]
 struct Echo<S>(S);
 
@@ -286,7 +286,7 @@ impl http_body::Body for EchoBody {
     }
 }
 
-/// Returns a response without a handler.
+/// Returns a response without calling a handler.
 fn of_http(text: &str) -> http::Response<Body> {
     let (status, parts) = text.split_once(' ').unwrap_or((text, ""));
     let not_found =
@@ -302,7 +302,7 @@ fn of_http(text: &str) -> http::Response<Body> {
     response
 }
 
-/// A body of these frames.
+/// A body that consists of these frames.
 struct Page([Option<Frame<Bytes>>; 2]);
 
 impl http_body::Body for Page {

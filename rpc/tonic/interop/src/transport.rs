@@ -1,4 +1,4 @@
-//! A channel of either transport, so that the same client runs over both.
+//! A channel for either transport, so that the same client runs over both.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -1,4 +1,4 @@
-//! Buffers of tonic that grow because of a peer are charged to its budget, and refused beyond it.
+//! Buffers in tonic that grow because of a peer are charged to the peer's budget, and refused beyond it.
 
 use bytes::Bytes;
 use http_body::Frame;
@@ -17,9 +17,9 @@ use trunkline_tonic_interop::messages::{Empty, InputRequest, OutputRequest, Resp
 use trunkline_tonic_interop::{Interop, TestServiceClient, routes};
 
 const MIB: usize = 1 << 20;
-/// Zeros that, with the rest of their message, take one MiB, and about 1 KB of gzip.
+/// Number of zeros in a message of 1 MiB, which gzip compresses to about 1 KB.
 const ZEROS: i32 = (1 << 20) - 64;
-/// The budget of each peer: seven MiB, and windows.
+/// The budget of each peer: 7 MiB, and stream windows.
 const BUDGET: Limit = Limit { per_peer: 8 * MIB, in_all: 64 * MIB };
 const STREAMS: usize = 20;
 
@@ -37,7 +37,7 @@ async fn serve(network: &InProcessNetwork, service: Interop, serve: Serve) -> No
     node.serve(serve(Server::new(routes(service)))).start_async().await.unwrap()
 }
 
-/// Returns the bytes of decoded arguments that a node has charged.
+/// Returns the bytes of decoded arguments charged on a node.
 fn charged(node: &Node) -> usize {
     let budgets = node.report().budgets;
     let decoded = budgets.iter().find(|budget| budget.name == "bytes of decoded arguments").unwrap();
@@ -53,8 +53,8 @@ async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
 }
 
-/// Waits until each of the calls either has been refused by the budget of a node or is charged a MiB there. Returns the number
-/// of charged calls.
+/// Waits until each call has been refused because of a node's budget or has been charged 1 MiB there. Returns the number of
+/// charged calls.
 async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
     let all = calls.len();
     let mut refused = 0;
@@ -121,7 +121,7 @@ async fn idle_streams_are_charged_for_inflated_responses() {
     until("the charges are released", || charged(&node) == 0).await;
 }
 
-/// A body that announces a message of a MiB and never sends it.
+/// A body that announces a 1 MiB message and never sends it.
 struct Announced(Option<Bytes>);
 
 impl http_body::Body for Announced {
@@ -145,7 +145,7 @@ async fn announced_length_of_incomplete_message_is_charged() {
         let mut calls = JoinSet::new();
         for _ in 0..STREAMS {
             let mut channel = Channel::new(&node, server.local_address());
-            // A gzip message has two buffers.
+            // A gzip message needs two buffers.
             let prefix: [u8; 5] = if encoding == "gzip" { [1, 0, 4, 0, 0] } else { [0, 0, 16, 0, 0] };
             let body = Announced(Some(Bytes::copy_from_slice(&prefix)));
             let request = http::Request::post("/grpc.testing.TestService/StreamingInputCall")

@@ -1,4 +1,4 @@
-//! The interoperability cases of gRPC. Each runs over TCP, and over Trunkline with handlers in a runtime, with handlers on
+//! The gRPC interoperability cases. Each runs over TCP, and over Trunkline with handlers in a runtime, with handlers on
 //! pollers, and through a channel of tonic's own type.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const SPECIAL: &str = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-B
 struct Fixture {
     service: Interop,
     transport: Transport,
-    /// Nodes of Trunkline: the client's, then the server's.
+    /// Trunkline nodes: the client's, then the server's.
     nodes: Vec<Node>,
 }
 
@@ -61,7 +61,7 @@ impl Fixture {
         Self::served(trunkline_tonic::Server::on_pollers).await
     }
 
-    /// Over Trunkline, through a channel of tonic's type.
+    /// Connects over Trunkline through a channel of tonic's type.
     async fn bridged() -> Self {
         let fixture = Self::trunkline().await;
         let Transport::Trunkline(channel) = fixture.transport else { unreachable!() };
@@ -84,12 +84,12 @@ impl Fixture {
         TestServiceClient::new(self.transport.clone())
     }
 
-    /// Returns true if the channel is of Trunkline.
+    /// Returns true if the channel is a Trunkline channel.
     fn is_trunkline(&self) -> bool {
         matches!(self.transport, Transport::Trunkline(_))
     }
 
-    /// Waits until this number of handlers hold their stream of requests.
+    /// Waits until this number of handlers hold their request streams.
     async fn until_running(&self, handlers: usize) {
         let wait = async {
             while self.service.running() != handlers {
@@ -107,7 +107,7 @@ impl Fixture {
     }
 }
 
-/// Returns the routes of the service, of health checks and of reflection, within a layer of tower.
+/// Returns the routes of the service, of health checks and of reflection, within a tower layer.
 fn all_routes(service: Interop) -> Routes {
     let (_, health) = tonic_health::server::health_reporter();
     let reflection = tonic_reflection::server::Builder::configure();
@@ -127,7 +127,7 @@ fn refuse_forbidden(call: &mut ServerCall) -> Result<(), trunkline::Status> {
     }
 }
 
-/// Creates a test of each case, over each transport.
+/// Creates a test for each case over each transport.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         mod over_trunkline {
@@ -269,7 +269,7 @@ async fn cancel_after_first_response(fixture: &Fixture) {
     assert_eq!(size_of(response.payload.as_ref()), 31_415);
     assert_eq!(fixture.service.running(), 1);
     drop(responses);
-    // tonic's own transport keeps the exchange until the stream of requests has ended.
+    // tonic's own transport keeps the exchange until the request stream has ended.
     if fixture.is_trunkline() {
         fixture.until_running(0).await;
     }
@@ -282,11 +282,11 @@ async fn timeout_on_sleeping_server(fixture: &Fixture) {
     };
     let is_expected = |code| match code {
         Code::DeadlineExceeded => !fixture.nodes.is_empty(),
-        // The timer of tonic's channel.
+        // tonic's channel has a timer, which may end the call first.
         code => code == Code::Cancelled && !fixture.is_trunkline(),
     };
     let mut client = fixture.client();
-    // On a loaded machine the headers may come too late, but not in each attempt.
+    // On a loaded machine, the headers may arrive too late, but not in every attempt.
     let begins = async {
         loop {
             let items = tokio_stream::once(sleeping.clone()).chain(tokio_stream::pending());
@@ -299,7 +299,7 @@ async fn timeout_on_sleeping_server(fixture: &Fixture) {
         }
     };
     let mut responses = tokio::time::timeout(Duration::from_secs(60), begins).await.unwrap();
-    // tonic's own transport stops watching the time once it has headers.
+    // tonic's own transport no longer checks the time limit once it has received headers.
     if fixture.is_trunkline() {
         let outcome = tokio::time::timeout(Duration::from_secs(60), responses.message()).await.unwrap();
         assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
@@ -333,7 +333,7 @@ async fn expect_status(fixture: &Fixture, message: &str) {
     }
 }
 
-/// Calls a method that the generated client does not have.
+/// Calls a method that the generated client lacks.
 async fn call(fixture: &Fixture, request: Request<Empty>, path: &'static str) -> Status {
     let mut client = tonic::client::Grpc::new(fixture.transport.clone());
     client.ready().await.unwrap();
@@ -359,7 +359,7 @@ async fn custom_metadata(fixture: &Fixture) {
     request.metadata_mut().insert(ECHO_INITIAL, "test_initial_metadata_value".parse().unwrap());
     request.metadata_mut().insert_bin(ECHO_TRAILING, MetadataValue::from_bytes(&trailing));
     let response = fixture.client().unary_call(request).await.unwrap();
-    // A unary response of tonic has the trailers beside the headers.
+    // In a unary response, tonic merges the trailers into the headers.
     assert_eq!(response.metadata().get(ECHO_INITIAL).unwrap(), "test_initial_metadata_value");
     let echoed = response.metadata().get_bin(ECHO_TRAILING).unwrap().to_bytes().unwrap();
     assert_eq!(echoed, &trailing[..]);
@@ -368,7 +368,7 @@ async fn custom_metadata(fixture: &Fixture) {
 async fn values_of_a_key_keep_their_order(fixture: &Fixture) {
     let mut request = Request::new(Empty {});
     let bytes = std::iter::once(b'\t').chain(b' '..=b'~').chain(0x80..=0xff).collect::<Vec<_>>();
-    // Blanks at the ends are not part of a value in HTTP.
+    // In HTTP, leading and trailing blanks are not part of a value.
     let opaque = MetadataValue::try_from([b"(", &bytes[..], b")"].concat()).unwrap();
     request.metadata_mut().append("tag", opaque.clone());
     for tag in ["blue", "", "round"] {
@@ -474,7 +474,7 @@ async fn layers(fixture: &Fixture) {
     assert_eq!(response.metadata().get("layer").unwrap(), "passed");
 }
 
-/// tonic's own server takes the same layers. The first is the outermost.
+/// tonic's own server takes the same layers. The first layer is the outermost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tower_layers_are_applied_in_order() {
     let tags = |tag: &'static str| {
@@ -562,7 +562,7 @@ async fn server_time_limit_applies_until_response_begins() {
     }
 }
 
-/// The table of gRPC's http-grpc-status-mapping.md.
+/// The mapping is the table in gRPC's http-grpc-status-mapping.md.
 async fn http_statuses_are_mapped(fixture: &Fixture) {
     let ask = async |response: &str| {
         let mut request = Request::new(Empty {});
@@ -592,11 +592,11 @@ async fn http_statuses_are_mapped(fixture: &Fixture) {
         ("500", Code::Unknown),
     ] {
         assert_eq!(ask(http).await, code, "{http}");
-        // A status of gRPC counts, wherever it is.
+        // A gRPC status takes precedence, in headers and in trailers.
         for place in ["headers", "trailers"] {
             assert_eq!(ask(&format!("{http} {place}")).await, Code::NotFound, "{http} {place}");
         }
-        // tonic over HTTP/2 reads the page as a message.
+        // Over HTTP/2, tonic reads the page as a message.
         if fixture.is_trunkline() && http != "200" {
             assert_eq!(ask(&format!("{http} page")).await, code, "{http} with a page");
             assert_eq!(ask(&format!("{http} page trailers")).await, Code::NotFound, "{http} with a page");
@@ -618,14 +618,14 @@ async fn interceptors(fixture: &Fixture) {
     assert_eq!((status.code(), status.message()), (Code::PermissionDenied, "the interceptor refuses it"));
 }
 
-/// Calls by path.
+/// Numbers of calls by path.
 type Counts = Arc<Mutex<BTreeMap<String, u32>>>;
 
 fn count(counts: &Counts, path: &str) {
     *counts.lock().unwrap().entry(path.to_owned()).or_default() += 1;
 }
 
-/// Interceptors of Trunkline count calls by method, and refuse them before tonic sees them.
+/// Trunkline's interceptors count calls by method, and refuse them before they reach tonic.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn interceptors_of_nodes_see_paths() {
     let (called, served) = (Counts::default(), Counts::default());
@@ -647,7 +647,7 @@ async fn interceptors_of_nodes_see_paths() {
         count(&counts, &call.path());
         Ok(())
     });
-    // Not a `Transport`: tonic's interceptor must take the channel itself.
+    // This is not a `Transport`, because tonic's interceptor must take the channel itself.
     let channel = trunkline_tonic::Channel::from(channel);
     let mut client = TestServiceClient::with_interceptor(channel, Ok);
     for _ in 0..2 {
@@ -662,7 +662,7 @@ async fn interceptors_of_nodes_see_paths() {
     server.shutdown_async().await;
 }
 
-/// Limits by path: of running calls, and of the size of messages.
+/// The limits apply to the number of running calls, and to the size of messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_by_path_refuse_calls() {
     let input = "/grpc.testing.TestService/StreamingInputCall";
@@ -693,7 +693,7 @@ async fn limits_by_path_refuse_calls() {
     drop((sender, responses));
     first.abort();
     fixture.until_running(0).await;
-    // The ends of calls arrive after their handlers are dropped, or before.
+    // The end of a call may arrive before or after its handler is dropped.
     let second = async {
         while let Err(status) = client.streaming_input_call(tokio_stream::empty()).await {
             assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
@@ -711,7 +711,7 @@ async fn limits_by_path_refuse_calls() {
     fixture.end().await;
 }
 
-/// Waits for a number of running calls of the service that carries exchanges.
+/// Waits until this number of calls run in the service that carries exchanges.
 async fn until_exchanges(server: &Node, running: u64) {
     let exchanges = || {
         let rows = server.report().served;
@@ -725,7 +725,7 @@ async fn until_exchanges(server: &Node, running: u64) {
     tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
 }
 
-/// A cancelled call counts until its handler has ended, which the client cannot speed up.
+/// A cancelled call is counted until its handler has ended. The client cannot end it earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_calls_count_until_their_handlers_end() {
     let (entered, mut entries) = tokio::sync::mpsc::unbounded_channel();
@@ -745,7 +745,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let client = TestServiceClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
     let call = || {
         let (mut client, mut request) = (client.clone(), Request::new(Empty {}));
-        // An admitted call would wait at the gate.
+        // If the call were admitted, it would wait at the gate.
         request.set_timeout(Duration::from_secs(60));
         async move { client.empty_call(request).await }
     };
@@ -768,7 +768,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     server.shutdown_async().await;
 }
 
-/// Calls whose tasks a runtime has not begun when it ends, and later ones.
+/// Calls fail if their tasks have not begun when the runtime ends, and so do later calls.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_with_runtime_of_their_service() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -794,9 +794,9 @@ async fn calls_end_with_runtime_of_their_service() {
     server.shutdown_async().await;
 }
 
-/// Bodies that are complete at once travel in pieces where a node's `max_message_bytes` forbids the whole.
+/// Bodies that are complete at once are sent in pieces if a node's `max_message_bytes` is smaller than the whole.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bodies_above_largest_message_travel_in_pieces() {
+async fn bodies_above_max_message_size_are_sent_in_pieces() {
     for (of_client, of_server) in [(1 << 20, 64 << 20), (64 << 20, 1 << 20)] {
         let network = InProcessNetwork::new();
         let builder = |bytes| Node::builder().in_process(&network).max_message_bytes(bytes);
@@ -815,7 +815,7 @@ async fn bodies_above_largest_message_travel_in_pieces() {
         let called = node.report().called;
         let whole = called.iter().find(|row| row.method == "call_whole").unwrap();
         assert_eq!(whole.calls, 1, "{whole:?}");
-        // Metadata that is too large is not a reason for pieces.
+        // Metadata that is too large does not cause pieces.
         let mut request =
             Request::new(SimpleRequest { payload: zeros(512 << 10), ..SimpleRequest::default() });
         request.metadata_mut().insert("long", "x".repeat(10_000).parse().unwrap());
@@ -825,9 +825,9 @@ async fn bodies_above_largest_message_travel_in_pieces() {
     }
 }
 
-/// The report has the limits by path, and a row for each path that has answered.
+/// The report contains the limits by path, and a row for each path that has answered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_have_calls_and_limits_by_path() {
+async fn reports_contain_calls_and_limits_by_path() {
     let service = "/grpc.testing.TestService";
     let limited = |server: trunkline_tonic::Server| server.limit(service, 7);
     for fixture in [
@@ -841,7 +841,7 @@ async fn reports_have_calls_and_limits_by_path() {
         client.unary_call(request).await.unwrap_err();
         let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
         client.unary_call(request).await.unwrap_err();
-        // Unknown paths of callers have no rows.
+        // Unknown paths sent by callers have no rows.
         for path in ["/grpc.testing.TestService/UnimplementedCall", "/made.Up/Call"] {
             assert_eq!(call(&fixture, Request::new(Empty {}), path).await.code(), Code::Unimplemented);
         }
@@ -877,9 +877,9 @@ async fn malformed_limit_stops_start() {
     }
 }
 
-/// Failures of Trunkline, and of a handler, as an exchange sees them.
+/// Failures of Trunkline and of a handler, as seen by an exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failures_have_their_codes() {
+async fn failures_map_to_status_codes() {
     let mut fixture = Fixture::trunkline().await;
     let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
     let status = fixture.client().unary_call(request).await.unwrap_err();
@@ -933,7 +933,7 @@ async fn dropped_senders_are_errors_in_both_directions() {
     }
 }
 
-/// tonic reports `CANCELLED` to a handler as the end of the request.
+/// tonic reports the end of the request to a handler as `CANCELLED`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
@@ -955,7 +955,7 @@ async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     }
 }
 
-/// Address of the server, in the process of the caller.
+/// Environment variable of the caller's process that contains the server's address.
 const SERVER: &str = "TRUNKLINE_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -964,7 +964,7 @@ async fn upload_reader_gets_error_if_caller_is_killed() {
         let node = Node::builder().listen((fresh_ip(), 0)).start_async().await.unwrap();
         let channel = Transport::Trunkline(trunkline_tonic::Channel::new(&node, server));
         let requests = std::iter::repeat_with(|| InputRequest { payload: zeros(100_000) });
-        // Goes on until this process is killed.
+        // The call continues until this process is killed.
         let outcome =
             TestServiceClient::new(channel).streaming_input_call(tokio_stream::iter(requests)).await;
         panic!("{outcome:?}");
@@ -989,8 +989,7 @@ async fn upload_reader_gets_error_if_caller_is_killed() {
     }
 }
 
-/// The reporter of tonic-health, updated by a task of the node, and by handlers through the context of their
-/// exchange.
+/// A task on the node updates tonic-health's reporter. Handlers are notified through the context of their exchange.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_checks_and_handlers_are_notified_of_drain() {
     use tonic_health::ServingStatus;

@@ -1,4 +1,5 @@
-//! A greeter and a route guide of tonic. `grpc-server` offers them and `grpc-client` calls them, over Trunkline or over TCP.
+//! A greeter and a route guide built with tonic. `grpc-server` serves them and `grpc-client` calls them, over Trunkline or
+//! over TCP.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The messages, as prost makes them from a `.proto` file.
+//! The messages, in the form that prost generates from a `.proto` file.
 
 /// The name of a caller.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -16,13 +16,13 @@ pub struct Greeting {
     pub text: String,
 }
 
-/// A point of the map, in metres.
+/// A point on the map, in metres.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct Point {
-    /// Distance to the east of the origin.
+    /// Distance east of the origin, in metres.
     #[prost(sint32, tag = "1")]
     pub east: i32,
-    /// Distance to the north of the origin.
+    /// Distance north of the origin, in metres.
     #[prost(sint32, tag = "2")]
     pub north: i32,
 }
@@ -38,7 +38,7 @@ pub struct Landmark {
     pub place: Option<Point>,
 }
 
-/// A rectangle of the map.
+/// A rectangle on the map.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct Area {
     /// The south-western corner.
@@ -55,18 +55,18 @@ pub struct Journey {
     /// Number of points.
     #[prost(uint32, tag = "1")]
     pub points: u32,
-    /// Length, in metres.
+    /// Length of the journey, in metres.
     #[prost(double, tag = "2")]
     pub metres: f64,
 }
 
-/// A note that a traveller leaves at a point.
+/// A note left by a traveller at a point.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Note {
-    /// The point.
+    /// The point at which the note is left.
     #[prost(message, optional, tag = "1")]
     pub at: Option<Point>,
-    /// The text.
+    /// The text of the note.
     #[prost(string, tag = "2")]
     pub text: String,
 }

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 /// Address of the server if none is given.
 const DEFAULT_ADDRESS: &str = "127.0.0.1:7474";
 
-/// The arguments of either program: `[--tcp] [IP:PORT]`.
+/// Arguments of either program: `[--tcp] [IP:PORT]`.
 #[derive(Debug)]
 pub struct Options {
-    /// True for tonic's own transport, HTTP/2 over TCP.
+    /// True to use tonic's own transport, HTTP/2 over TCP.
     pub tcp: bool,
     /// Address of the server.
     pub address: SocketAddr,
@@ -19,7 +19,7 @@ impl Options {
     /// Parses the arguments of this program.
     ///
     /// # Errors
-    /// An argument is neither `--tcp` nor an address.
+    /// Returns an error if an argument is neither `--tcp` nor an address.
     pub fn parse() -> Result<Self, Box<dyn Error + Send + Sync>> {
         let mut arguments = std::env::args().skip(1).peekable();
         let tcp = arguments.next_if(|argument| argument == "--tcp").is_some();

@@ -1,4 +1,4 @@
-//! The two services, as a server of tonic implements them. The code does not depend on the transport.
+//! The two services, implemented as for any tonic server. The code does not depend on the transport.
 
 use crate::generated::greeter_server::{Greeter, GreeterServer};
 use crate::generated::route_guide_server::{RouteGuide, RouteGuideServer};
@@ -10,7 +10,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-/// The landmarks of the map.
+/// The landmarks on the map.
 const LANDMARKS: [(&str, Point); 4] = [
     ("bridge", Point { east: 0, north: 0 }),
     ("mill", Point { east: 300, north: 400 }),
@@ -37,7 +37,7 @@ impl Greeter for Polite {
     }
 }
 
-/// The guide, with the last note at each point.
+/// The guide, which keeps the last note at each point.
 #[derive(Default)]
 struct Guide {
     notes: Arc<Mutex<HashMap<Point, String>>>,
@@ -98,7 +98,7 @@ fn landmark((name, place): &(&str, Point)) -> Landmark {
     Landmark { name: (*name).to_owned(), place: Some(*place) }
 }
 
-/// Returns the distance of two points, in metres.
+/// Returns the distance between two points, in metres.
 fn distance(from: Point, to: Point) -> f64 {
     let difference = |a: i32, b: i32| f64::from(a) - f64::from(b);
     difference(from.east, to.east).hypot(difference(from.north, to.north))

@@ -1,13 +1,13 @@
 //! Runs the two programs over both transports.
 //!
-//! In real time: the programs are processes.
+//! The programs are processes, so the test runs in real time.
 
 use nix::sys::signal::Signal;
 use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::{Process, fresh_ip, run};
 
-/// Time after which the server has hung.
+/// Time limit after which the server is considered hung.
 const BOUND: Duration = Duration::from_secs(120);
 const PRINTED: &str = "\
 Good day, trunk!

@@ -1,4 +1,4 @@
-//! Calls the greeter, and each method of the route guide, and prints the answers.
+//! Calls the greeter and each method of the route guide, and prints the answers.
 
 use std::net::SocketAddr;
 use tokio_stream::StreamExt as _;
@@ -10,7 +10,7 @@ use trunkline::Node;
 use trunkline_example_grpc::messages::{Area, Name, Note, Point};
 use trunkline_example_grpc::{GreeterClient, Options, RouteGuideClient};
 
-/// A channel of either transport.
+/// A channel for either transport.
 type Connection = BoxCloneService<http::Request<Body>, http::Response<Body>, BoxError>;
 
 #[tokio::main]
@@ -26,7 +26,7 @@ async fn main() -> Result<(), BoxError> {
     outcome
 }
 
-/// Makes one type of the channels of both transports. A program with one transport does not need it.
+/// Converts the channels of both transports to one type. A program with only one transport does not need this.
 fn connection<C>(channel: C) -> Connection
 where
     C: Service<http::Request<Body>, Response = http::Response<Body>> + Clone + Send + 'static,

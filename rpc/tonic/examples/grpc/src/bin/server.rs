@@ -1,4 +1,4 @@
-//! Serves the greeter and the route guide until SIGTERM or Ctrl-C. Prints the address it listens on.
+//! Serves the greeter and the route guide until SIGTERM or SIGINT. Prints its listen address.
 
 use std::error::Error;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use trunkline::Node;
 use trunkline_example_grpc::{Options, routes};
 
-/// Time that running calls have once the server ends.
+/// Grace period for running calls when the server shuts down.
 const GRACE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
