@@ -116,7 +116,7 @@ unsafe fn create(
     let kind = qp_type(init.qp_type)?;
     let extended = Extended::of(init, kind)?;
     let inline = if kind == QpType::XrcTgt { 0 } else { init.cap.max_inline_data.max(MIN_INLINE_BYTES) };
-    // SAFETY: this function's contract: null or not destroyed.
+    // SAFETY: by this function's contract each object is null or not destroyed.
     let (pd, send_cq, receive_cq, srq, xrcd) = unsafe {
         (
             Handle::optional(extended.pd),

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     value(|| {
-        // SAFETY: rdma-core's contract: the program passes two C strings, and a buffer of `size` bytes.
+        // SAFETY: by rdma-core's contract the program passes two C strings, and a buffer of `size` bytes.
         let (dir, file, buffer) = unsafe { (In::text(dir)?, In::text(file)?, OutBytes::new(buffer, size)?) };
         read(&path(&dir).join(path(&file)), &buffer, size)
     })
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     file: *const c_char,
 ) -> c_int {
     value(|| {
-        // SAFETY: rdma-core's contract: the program passes a C string, and a buffer of `size` bytes. The
+        // SAFETY: by rdma-core's contract the program passes a C string, and a buffer of `size` bytes. The
         // device's name is a C string that this library stores.
         let (name, file, buffer) = unsafe {
             let name = ibv_get_device_name(super::device::the_device()?);

@@ -107,7 +107,7 @@ unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &m
 /// Adds a request.
 ///
 /// # Safety
-/// As for [`with`].
+/// Same as [`with`].
 unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
     // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe {
@@ -225,7 +225,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
 /// Records an operation that this device does not have: `wr_complete` returns `EOPNOTSUPP`.
 ///
 /// # Safety
-/// As for [`with`].
+/// Same as [`with`].
 unsafe fn missing(qp: *mut ibv_qp_ex) {
     // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe { with(qp, |_, posting| posting.fail(Errno::EOPNOTSUPP)) }
