@@ -1,6 +1,6 @@
 //! Emits Rust from the model.
 //!
-//! For a trait `Kv`, the output contains the trait, `KvServer`, `KvClient` and `KvLocal`, the variants with options
+//! The output for a trait `Kv` contains the trait, `KvServer`, `KvClient` and `KvLocal`, the variants with options
 //! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the
 //! names of the service and its methods on the wire, and assertions check the types.
 

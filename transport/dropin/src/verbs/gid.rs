@@ -19,8 +19,8 @@ fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidE
     device.gid_table().into_iter().find(|entry| u32::from(entry.index) == index).ok_or(Errno::ENODATA)
 }
 
-/// Returns the index of the network interface with an address, or 0 if it no longer exists. All of
-/// 127.0.0.0/8 belongs to the loopback.
+/// Returns the index of the network interface with an address, or 0 if it no longer exists. All of 127.0.0.0/8 belongs
+/// to the loopback interface.
 fn interface_index(interfaces: &[InterfaceAddress], ip: IpAddr) -> u32 {
     let has_address = |interface: &&InterfaceAddress| {
         let address = interface.address.as_ref();
