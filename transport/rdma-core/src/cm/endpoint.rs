@@ -40,7 +40,7 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Destroys the id. Its QPs stay, because librdmacm does not know them.
+    /// Destroys the id. QPs are not destroyed, because they are not attached in librdmacm.
     ///
     /// # Safety
     /// The id is not used after this, and all its events are acknowledged, except an event that it keeps itself.

@@ -255,7 +255,7 @@ impl Process {
     /// Sends a command whose answer contains numbers as `name=value`.
     ///
     /// # Errors
-    /// Returns an error if the process does not answer, or if the answer contains anything else.
+    /// Returns an error if the process does not answer, or if a value is not a number.
     pub fn numbers(&mut self, command: &str) -> Result<Numbers, ProcessError> {
         let answer = self.ask(command)?;
         let pairs = answer.split_whitespace().filter_map(|pair| pair.split_once('='));
