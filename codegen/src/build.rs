@@ -15,7 +15,7 @@ pub enum BuildError {
         tried: &'static str,
         /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// The file does not parse, or a marked trait is not a valid service.

@@ -225,8 +225,8 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// Removes the attribute `#[name = "..."]`, and returns the name of a method on the wire: the attribute's value, or the
-/// method's identifier.
+/// Removes the attribute `#[name = "..."]`, and returns the name of the method on the wire, which is the attribute's
+/// value or the method's identifier.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {

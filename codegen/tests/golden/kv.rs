@@ -324,9 +324,9 @@ impl KvClient {
     /// The order does not depend on the sizes of the calls or on when their futures are polled. Clones of the
     /// returned client share its order. Other calls are not ordered, including those of `self`.
     ///
-    /// A call that fails, is refused or is cancelled is skipped. When the session with the
-    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
-    /// is unknown. Later calls use the next session.
+    /// A call that fails, is refused or is cancelled is skipped. When the session with the server ends, calls
+    /// that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls is unknown.
+    /// Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -479,9 +479,9 @@ impl KvLocal {
     /// The order does not depend on the sizes of the calls or on when their futures are polled. Clones of the
     /// returned client share its order. Other calls are not ordered, including those of `self`.
     ///
-    /// A call that fails, is refused or is cancelled is skipped. When the session with the
-    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
-    /// is unknown. Later calls use the next session.
+    /// A call that fails, is refused or is cancelled is skipped. When the session with the server ends, calls
+    /// that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls is unknown.
+    /// Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {

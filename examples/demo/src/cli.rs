@@ -107,7 +107,7 @@ impl Demo {
         }
     }
 
-    /// Returns the tree's root directory: by default the checkout when run by cargo, otherwise the working
+    /// Returns the tree's root directory. The default is the checkout when run by cargo, and otherwise the working
     /// directory.
     pub(crate) fn root(&self) -> PathBuf {
         let checkout = || {

@@ -118,7 +118,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Errors are ignored: after success the process has already exited. After a failure it is killed here.
+        // Errors are ignored. After success the process has already exited, and after a failure it is killed here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! The demo as run by a user: whole, and with either half killed or stopped.
+//! Runs the demo like a user, undisturbed and with either half killed or stopped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -27,7 +27,7 @@ impl Posted {
     }
 }
 
-/// Judges a send whose receive is too short or has a bad key: the NAK is 0x61 or 0x63 (contract G10).
+/// Judges a send whose receive is too short or has an invalid key. The send ends with NAK 0x61 or 0x63 (contract G10).
 pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
 }

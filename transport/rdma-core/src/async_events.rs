@@ -136,7 +136,7 @@ impl AsyncEvents {
         status
     }
 
-    /// Reads the events of the context, delivers them, and takes the next one of `queue`. Returns at once if
+    /// Reads the events of the context, delivers them, and takes the next event from `queue`. Returns at once if
     /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);

@@ -58,7 +58,7 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // Lock a CQ that both sides share only once: while a writer waits, a second read lock would deadlock.
+        // Lock a CQ shared by both queues only once, because a second read lock would deadlock while a writer waits.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;

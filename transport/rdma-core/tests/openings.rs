@@ -1,5 +1,5 @@
-//! Cases that the conformance suite does not cover: long lists of requests, the delivery of events to openings,
-//! and objects that are dropped in any order.
+//! Tests of cases that the conformance suite does not cover. They are long lists of requests, the delivery of events
+//! to openings, and objects that are dropped in any order.
 //!
 //! The tests run in real time, because the device belongs to the kernel or another library.
 #![cfg(feature = "rdma-core")]

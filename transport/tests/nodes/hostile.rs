@@ -287,7 +287,7 @@ fn take_cookie(channel: &dyn CmChannel) -> [u8; 16] {
 
 const MESSAGE: u8 = HEADER.kind;
 
-/// Returns the peer's settings: messages, frames and announced messages.
+/// Returns the peer's settings, which are limits on messages, frames and announced messages.
 fn settings() -> Vec<u8> {
     let mut out = vec![1, 0, 8, 0];
     out.extend((1u64 << 20).to_le_bytes());

@@ -74,8 +74,8 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 
 #[test]
 fn address_without_listener_is_reported_as_not_listening() {
-    // Programs that bind before the device lists the host's sockets: one does not answer, and at the other the kernel refuses
-    // datagrams from all addresses but the connected one.
+    // Two programs bind before the device lists the host's sockets. One does not answer, and for the other the kernel
+    // refuses datagrams from all addresses except the connected one.
     let [silent, refusing] = [(); 2].map(|()| fresh_address());
     let bind = |address: SocketAddr| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap();
     let (_silent, connected) = (bind(silent), bind(refusing));

@@ -65,8 +65,8 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow: dropping the sender ends the
-    /// stream with an error.
+    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow. Dropping the sender ends
+    /// the stream with an error.
     fn send(&self, event: &Event) {
         let mut topics = self.topics();
         let mut dropped = 0;

@@ -97,7 +97,7 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
     )?;
     equal("the INI's state", route.ini.query()?.state, QpState::Error)?;
 
-    // The target's endpoint is released silently: other processes may use its QP.
+    // The target's endpoint is released silently, because other processes may use its QP.
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;

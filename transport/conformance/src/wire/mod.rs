@@ -1,5 +1,5 @@
-//! An interoperability test between any two providers: connections, RC traffic of every kind, refusals and
-//! disconnects, with every byte checked.
+//! An interoperability test between any two providers. It covers connections, RC traffic of every kind, refusals and
+//! disconnects, and checks every byte.
 //!
 //! A client controls a server over the connections under test. Other peers test third-party programs. The `wire_peer`
 //! examples of the providers call this module, and one of them runs on the kernel's soft RoCE. The module uses only

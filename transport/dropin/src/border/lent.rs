@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Memory to read: a structure, an array, or a C string.
+/// A structure, array or C string to read.
 #[derive(Debug)]
 pub(crate) struct In<'a, T: ?Sized>(&'a T);
 

@@ -261,8 +261,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
         let was_asked = lock(&id.facts).was_asked;
         let result = endpoint.disconnect();
-        // Only a synchronous id is used after this: another thread may have taken the event of any other id
-        // and destroyed the id.
+        // Only a synchronous id is used after this. Another thread may have taken any other id's event and destroyed
+        // the id.
         let is_told = is_synchronous && {
             let facts = lock(&id.facts);
             facts.was_connected && facts.is_disconnected

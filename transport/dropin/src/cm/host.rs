@@ -111,7 +111,7 @@ impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
         // SAFETY: null, or a context that was created below and is never closed.
         if unsafe { Handle::optional(self.context) }.is_some_and(|context| context.device.is_removed()) {
-            // Objects of the removed device are not destroyed: ids and programs may point to them.
+            // Objects of the removed device are not destroyed, because ids and programs may point to them.
             *self = Self::default();
         }
         if self.context.is_null() {

@@ -1,4 +1,4 @@
-//! Ids, which are the program's handles for connections, listeners, and endpoints that are not yet either.
+//! Ids, which are the program's handles for connections, listeners and unconnected endpoints.
 //!
 //! An id's object begins with its C structure. Its endpoint is created together with it; the device, the
 //! addresses and the protection domain in the C structure are filled in later. A *synchronous* id has a
@@ -46,7 +46,7 @@ pub(super) struct Facts {
     pub(super) has_failed: bool,
     /// True if the program or the peer has requested a connection.
     pub(super) was_asked: bool,
-    /// True until the program accepts the peer's request. As in the kernel, events are held back until then.
+    /// True while the peer's request waits for `rdma_accept`. As in the kernel, events are held back until then.
     pub(super) awaits_accept: bool,
     /// True if there is or was a connection.
     pub(super) was_connected: bool,

@@ -25,7 +25,7 @@ fn no_bytes() -> ssize_t {
 macro_rules! no_rsocket {
     ($($symbol:literal $name:ident($($argument:ty),*) -> $type:ty = $with:ident;)*) => {
         $(
-            /// `EBADF`: the descriptor cannot be an rsocket.
+            /// Returns `EBADF`, because the descriptor cannot be an rsocket.
             #[unsafe(export_name = $symbol)]
             pub extern "C" fn $name(_socket: c_int, $(_: $argument),*) -> $type {
                 $with()

@@ -1,4 +1,4 @@
-//! Completion channels: creation, destruction, and events.
+//! Creation, destruction and events of completion channels.
 
 use super::context::read_event;
 use super::events::lock;

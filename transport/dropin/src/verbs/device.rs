@@ -61,7 +61,7 @@ fn known() -> Result<&'static Known, Errno> {
 /// Returns the C structure of the process's only device.
 ///
 /// # Errors
-/// The error that the provider returned for its list of devices.
+/// Returns the provider's error for its list of devices.
 pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     let known = known()?;
     Ok((&raw const known.device.device).cast_mut())

@@ -19,7 +19,7 @@ struct Forking {
 }
 
 thread_local! {
-    // Use a type without a destructor: a program may fork after the thread's locals are destroyed.
+    // The type has no destructor, because a program may fork after the thread's locals are destroyed.
     static FORKING: RefCell<ManuallyDrop<Option<Forking>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 

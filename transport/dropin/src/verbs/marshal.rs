@@ -1,7 +1,6 @@
 //! Conversions between structures of the kernel's interface and of libibverbs.
 //!
-//! rdma-core exports these four functions. Programs that talk to the kernel's connection manager themselves
-//! call them.
+//! rdma-core exports these four functions. Programs that use the kernel's connection manager directly call them.
 
 use crate::abi::*;
 use crate::border::{Errno, In, Out, guarded};

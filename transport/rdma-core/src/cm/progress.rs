@@ -106,8 +106,8 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
 
 /// Brings the QP up after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    // Enter INIT again: before the request is sent, the kernel's connection manager grants the peer no access
-    // rights.
+    // Enter INIT again, because the kernel's connection manager grants the peer no access rights before the request is
+    // sent.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;
     // SAFETY: the caller holds the lock, so the id is not destroyed.

@@ -1,8 +1,8 @@
 //! Changes by a hostile peer to the frames of its messages.
 //!
-//! A frame begins the payload of a message: kind (1), flags (1), a word (2), grant (2), messages that wait
-//! (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and the word
-//! of a FIN is its number of entries. An announcement follows the header, or the time left after it.
+//! The payload of a message begins with a frame header: kind (1 byte), flags (1), a word (2), grant (2), number of
+//! waiting messages (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and
+//! the word of a FIN is its number of entries. An announcement follows the header, or the time left after it.
 
 use super::Hostility;
 use crate::Random;

@@ -29,7 +29,7 @@ impl Dialer {
         Self { claimed, victim, hello }
     }
 
-    /// Builds the request of a new incarnation of the claimed node: as a packet without its ICRC.
+    /// Builds the request of a new incarnation of the claimed node, as a packet without its ICRC.
     pub(crate) fn request(&mut self, random: &mut Random) -> Vec<u8> {
         self.hello.epoch = random.next() | 1;
         self.repeat(random).1

@@ -1,4 +1,4 @@
-//! Honest nodes as seen by an attack: processes with an address and a log.
+//! Honest nodes, which an attack sees as processes with an address and a log.
 
 use crate::{Outcome, Plan};
 use std::fmt::{self, Display, Formatter};
