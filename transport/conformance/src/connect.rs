@@ -386,8 +386,7 @@ mod tests {
         CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
     }
 
-    /// With a kernel's connection manager, the sender of the DREQ gets no event before the other program
-    /// answers.
+    /// With a kernel's connection manager, the sender of the DREQ gets an event only after the other program answers.
     #[test]
     fn j11_sender_of_dreq_is_checked_after_answer() {
         let answered = Cell::new(false);

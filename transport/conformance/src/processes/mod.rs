@@ -142,7 +142,7 @@ impl<'a> Stage<'a> {
         Ok((self.puppet("the first process")?, self.puppet("the second process")?))
     }
 
-    /// Connects a new INI to a TGT of which a puppet has a handle.
+    /// Connects a new INI to a TGT for which a puppet holds a handle.
     fn join(
         &self,
         puppet: &mut Puppet,

@@ -141,7 +141,7 @@ impl<C, F> Clone for Field<C, F> {
 impl<C, F> Copy for Field<C, F> {}
 
 impl<C, F> Field<C, F> {
-    /// Creates the field `offset` bytes into the structure. `_types` returns that field.
+    /// Creates the field `offset` bytes into the structure. `_types` determines the types.
     ///
     /// # Safety
     /// There is an `F` at that offset of every `C`.

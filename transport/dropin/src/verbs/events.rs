@@ -43,7 +43,7 @@ impl EventCount {
     }
 }
 
-/// The object that an event refers to, as its context knows it.
+/// The port, device or C object that an event refers to.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),

@@ -24,7 +24,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Destroys all objects, each before the objects it uses, so that the device does not refuse (contract I3).
+    /// Destroys all objects, each before the objects it uses, because the device refuses any other order (contract I3).
     pub(crate) fn destroy_all(&self) {
         self.qps.destroy_all(|qp| qp.destroy());
         self.srqs.destroy_all(|srq| srq.destroy());
