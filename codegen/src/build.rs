@@ -1,11 +1,11 @@
-//! Generates stubs from file to file, for `build.rs` and the command line.
+//! Reads services from a file and writes their stubs to another, for `build.rs` and the command line.
 
 use crate::generate_counted;
 use proc_macro2::LineColumn;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The error of a build that wrote no stubs.
+/// Reason why stubs were not written.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -13,41 +13,42 @@ pub enum BuildError {
     File {
         /// Failed operation: `read` or `write`.
         tried: &'static str,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The cause.
+        /// Error of the operating system.
         cause: io::Error,
     },
     /// The file does not parse, or a marked trait is not a valid service.
     Invalid {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// All errors, with their places in the file.
+        /// All errors, with their positions in the file.
         errors: syn::Error,
     },
     /// No trait in the file is marked as a service.
     NoService {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The output would replace the input.
     OverInput {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// `OUT_DIR` is not set: the program is not a build script.
+    /// `OUT_DIR` is not set, because the program is not a build script.
     NoOutDir,
 }
 
 impl BuildError {
-    /// Creates the error of a file that cannot be read or written.
+    /// Creates an error for a file that cannot be read or written.
     #[must_use]
     pub fn file(tried: &'static str, path: &Path, cause: io::Error) -> Self {
         Self::File { tried, path: path.to_owned(), cause }
     }
 }
 
-/// `file:line:column: text` for each error in a service; lines are known if `proc-macro2` has its feature `span-locations`.
+/// Formats each error in a service as `file:line:column: text`. Lines are known if `proc-macro2` has the feature
+/// `span-locations`.
 impl std::fmt::Display for BuildError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -77,10 +78,10 @@ impl std::fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// Generates the stubs of the services in a file.
+/// Returns the stubs for the services in a file, as source text.
 ///
 /// # Errors
-/// [`BuildError`].
+/// Returns an error if the file cannot be read, is invalid, or contains no service.
 pub fn generate_file(input: &Path) -> Result<String, BuildError> {
     let source = fs::read_to_string(input).map_err(|cause| BuildError::file("read", input, cause))?;
     let path = || input.to_owned();
@@ -92,10 +93,10 @@ pub fn generate_file(input: &Path) -> Result<String, BuildError> {
     Ok(stubs)
 }
 
-/// Writes the stubs of the services in a file to another file.
+/// Writes the stubs for the services in a file to another file.
 ///
 /// # Errors
-/// [`BuildError`].
+/// Returns an error if a file cannot be read or written, or if `input` is invalid or contains no service.
 pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
     let stubs = generate_file(input)?;
     if let (Ok(from), Ok(to)) = (fs::canonicalize(input), fs::canonicalize(output))
@@ -106,7 +107,7 @@ pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
     fs::write(output, stubs).map_err(|cause| BuildError::file("write", output, cause))
 }
 
-/// Writes the stubs of the services in `input` to a file of the same name in `OUT_DIR`, for a `build.rs`. Cargo runs the
+/// Writes the stubs for the services in `input` to a file of the same name in `OUT_DIR`, for a `build.rs`. Cargo runs the
 /// script again when the input changes. The crate includes the file:
 ///
 /// ```ignore
@@ -121,16 +122,16 @@ pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
 /// Returns the path of the file.
 ///
 /// # Errors
-/// [`BuildError`].
+/// Same as [`generate_to`]. Also fails if `OUT_DIR` is not set.
 pub fn build(input: impl AsRef<Path>) -> Result<PathBuf, BuildError> {
     let directory = env::var_os("OUT_DIR").ok_or(BuildError::NoOutDir)?;
     build_into(input, Path::new(&directory))
 }
 
-/// Like [`build`], with another directory in place of `OUT_DIR`.
+/// Like [`build`], but writes to `directory` instead of `OUT_DIR`.
 ///
 /// # Errors
-/// [`BuildError`].
+/// Same as [`generate_to`].
 pub fn build_into(input: impl AsRef<Path>, directory: &Path) -> Result<PathBuf, BuildError> {
     let input = input.as_ref();
     println!("cargo::rerun-if-changed={}", input.display());

@@ -3,7 +3,7 @@
 use quote::ToTokens;
 use syn::spanned::Spanned as _;
 
-/// Errors with their places.
+/// Errors with their spans.
 #[derive(Default)]
 pub(crate) struct Errors(Option<syn::Error>);
 
@@ -13,7 +13,7 @@ impl Errors {
         self.push(syn::Error::new(place.span(), text));
     }
 
-    /// Adds an error if the place is not empty.
+    /// Adds an error if `place` contains tokens.
     pub(crate) fn refuse(&mut self, place: &impl ToTokens, text: impl std::fmt::Display) {
         if !place.to_token_stream().is_empty() {
             self.add(place, text);

@@ -8,7 +8,7 @@ impl Service {
         service_hash(&self.name)
     }
 
-    /// Returns the hash that identifies a method of the service on the wire. The hash includes the method's raw payloads.
+    /// Returns the hash that identifies a method of the service on the wire. The hash covers the method's raw payloads.
     pub(crate) fn method_hash(&self, method: &Method) -> u64 {
         let raw = RawParts {
             argument: method.arguments.iter().position(|argument| argument.raw),
@@ -37,11 +37,11 @@ struct RawParts {
     server_items: bool,
 }
 
-/// Returns the 64-bit FNV-1a hash of the service's name, a zero byte and the method's name. The hash is part of the
-/// protocol and never changes.
+/// Returns the 64-bit FNV-1a hash of the service's name, a zero byte, the method's name and its raw parts. The hash is
+/// part of the protocol and never changes.
 ///
-/// The method's raw parts follow, each after a zero byte: an `a` and the argument's position; an `r` for a result, or an `o`
-/// if it is optional; an `i` for the client's items; an `e` for the server's items.
+/// Each raw part is a zero byte and a code: `a` and the argument's position; `r` for a result, `o` for an optional
+/// result; `i` for the client's items; `e` for the server's items.
 fn method_hash(service: &str, method: &str, raw: RawParts) -> u64 {
     let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());
     if let Some(position) = raw.argument.and_then(|position| u8::try_from(position).ok()) {

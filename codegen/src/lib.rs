@@ -1,9 +1,10 @@
-//! Generates the stubs of a service from a Rust trait. All front ends generate the same stubs.
+//! Generates the stubs for a service from a Rust trait.
 //!
-//! All front ends share one model, parsed from the trait, and one emitter. The attribute macro `#[trunkline::service]` calls
-//! [`expand`], a `build.rs` calls [`build`], and the command `trunkline-codegen` calls [`generate_file`].
+//! All front ends share one model, parsed from the trait, and one emitter, so they generate the same stubs. The
+//! attribute macro `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command
+//! `trunkline-codegen` calls [`generate_file`].
 //!
-//! Generated code names only the crate `trunkline`, by the path in the option `crate` if given.
+//! Generated code refers only to the crate `trunkline`, by the path in the option `crate` if it is given.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +34,7 @@ pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse, arguments, item)
 }
 
-/// Like [`expand`], where no external crate is named `trunkline`: requires the option `crate`.
+/// Like [`expand`], but requires the option `crate`, for when no external crate is named `trunkline`.
 #[must_use]
 pub fn expand_renamed(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse_renamed, arguments, item)
@@ -69,14 +70,14 @@ fn expand_options(
     }
 }
 
-/// Generates the formatted stubs of every trait marked `#[trunkline::service]` in a source text, at its top level and in
+/// Generates formatted stubs for every trait marked `#[trunkline::service]` in a source text, at its top level and in
 /// its modules.
 ///
-/// Other items are passed through. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file
+/// Other items are copied unchanged. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file
 /// that has them cannot be included in another.
 ///
 /// # Errors
-/// Returns an error if the text does not parse, and all errors of marked traits that are not valid services.
+/// Returns an error if the text does not parse, or all errors in marked traits that are not valid services.
 pub fn generate(source: &str) -> syn::Result<String> {
     generate_counted(source).map(|(stubs, _)| stubs)
 }
@@ -109,7 +110,7 @@ fn is_outer(attribute: &Attribute) -> bool {
     matches!(attribute.style, AttrStyle::Outer)
 }
 
-/// Returns the stubs of a marked trait, or the trait itself if it is not marked.
+/// Returns the stubs for a marked trait, or an unmarked trait unchanged.
 fn of_trait(mut item: ItemTrait, count: &mut usize, errors: &mut Errors) -> TokenStream {
     let Some(attribute) = parse::take_attribute(&mut item.attrs) else { return quote!(#item) };
     *count += 1;

@@ -34,7 +34,7 @@ pub(crate) struct Method {
     pub(crate) name: String,
     /// Documentation and other attributes.
     pub(crate) attributes: Vec<Attribute>,
-    /// True if the method is one-way: no reply is sent.
+    /// True if the method is one-way, so that no reply is sent.
     pub(crate) one_way: bool,
     /// True if a balanced channel may repeat calls that may have run.
     pub(crate) idempotent: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Items {
 pub(crate) struct StreamItem {
     /// Type of the items.
     pub(crate) ty: Type,
-    /// True if items are sent as raw bytes: the type is named `Bytes`.
+    /// True if items are sent as raw bytes, because the type is named `Bytes`.
     pub(crate) raw: bool,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct StreamItem {
 pub(crate) enum Runs {
     /// The poller that received the request.
     Poller,
-    /// The worker pool: the future is `Send`, and any worker may poll it.
+    /// The worker pool. The future is `Send`, and any worker may poll it.
     Pool,
-    /// One worker until the end: the method may block.
+    /// A single worker. The method may block.
     Worker,
 }
 
@@ -106,7 +106,7 @@ pub(crate) struct Argument {
     pub(crate) ident: Ident,
     /// Type of the argument.
     pub(crate) ty: Type,
-    /// True if the argument is sent as raw bytes after the encoded arguments: the last one, with a type named `Bytes`.
+    /// True if the argument is sent as raw bytes after the encoded ones: it is the last, and its type is named `Bytes`.
     pub(crate) raw: bool,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Output {
     pub(crate) raw: Option<Type>,
     /// The items streamed by the handler, if the type of a success is an `impl Stream`; `ty` is then the client's type.
     pub(crate) items: Option<StreamItem>,
-    /// The error type, if the trait's method returns a `Result`. The clients' methods always do.
+    /// The error type, if the trait's method returns a `Result`. Client methods always return one.
     pub(crate) error: Option<ErrorType>,
 }
 
@@ -132,9 +132,9 @@ pub(crate) struct Output {
 pub(crate) enum Payload {
     /// Encoded by the codec.
     Coded,
-    /// Raw bytes: `Bytes`.
+    /// Raw bytes, for `Bytes`.
     Bytes,
-    /// An encoded flag, then raw bytes: `Option<Bytes>`.
+    /// An encoded flag and raw bytes, for `Option<Bytes>`.
     OptionalBytes,
 }
 

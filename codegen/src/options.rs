@@ -37,7 +37,7 @@ pub(crate) struct Accepts {
 }
 
 impl Accepts {
-    /// Maximum number of versions before the newest: the number has one byte on the wire.
+    /// Maximum number of versions before the newest. The number is one byte on the wire.
     const MOST: u32 = 255;
 
     /// Checks that the range ends with the version of the schema.
@@ -83,7 +83,7 @@ impl Options {
         errors.take(parsed).unwrap_or_default()
     }
 
-    /// Parses the options where no external crate is named `trunkline`.
+    /// Parses the options for use where no external crate is named `trunkline`.
     pub(crate) fn parse_renamed(tokens: TokenStream, errors: &mut Errors) -> Self {
         let before = errors.len();
         let mut options = Self::parse(tokens, errors);
@@ -161,8 +161,8 @@ pub(crate) fn of(attribute: &Attribute) -> TokenStream {
     }
 }
 
-/// Returns the path of the crate `trunkline` for the stubs of a trait, with errors at `span`. If `given`, the value of the
-/// option, is present, the stubs import it once, under a private name.
+/// Returns the path of the crate `trunkline` for the stubs of a trait, with errors at `span`. If the option's value
+/// `given` is present, the stubs import it once, under a private name.
 pub(crate) fn crate_path(of_trait: &Ident, given: Option<&Path>, span: Span) -> TokenStream {
     if given.is_none() {
         return quote_spanned!(span=> ::trunkline);

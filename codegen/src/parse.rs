@@ -24,8 +24,8 @@ const MOST_ARGUMENTS: usize = 12;
 /// Attributes of methods that the macro consumes.
 pub(crate) const OURS: [&str; 5] = ["oneway", "idempotent", "name", "offload", "blocking"];
 
-/// Checks a trait, and reports all errors at once. The returned service has the valid methods. Returns `None` if the trait
-/// itself cannot have stubs.
+/// Checks a trait, and reports all errors at once. The returned service contains the valid methods. Returns `None` if
+/// stubs cannot be generated for the trait.
 pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) -> Option<Service> {
     let before = errors.len();
     errors
@@ -37,7 +37,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     );
     errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
     let is_possible = errors.len() == before;
-    // A method may name a lifetime or a type of a generic trait: that is one mistake, not two.
+    // Methods may use the parameters of a generic trait. Report the trait only, not each use.
     let mut in_generic = (!item.generics.params.is_empty()).then(Errors::default);
     let name = match &options.name {
         Some(name) if name.value().is_empty() => {
@@ -97,7 +97,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     })
 }
 
-/// Returns a method with a visibility, which syn does not parse, and the visibility.
+/// Returns a method that is declared with a visibility, which syn does not parse, and that visibility.
 pub(crate) fn visible_method(member: &TraitItem) -> Option<(Visibility, TraitItemFn)> {
     let TraitItem::Verbatim(tokens) = member else { return None };
     let parse = |input: ParseStream<'_>| {
@@ -115,7 +115,7 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Returns true for `#[trunkline::service]`, and for an attribute that is the same according to its option `crate`.
+/// Returns true for `#[trunkline::service]`, and for the attribute under the path in its option `crate`.
 fn marks_service(attribute: &Attribute) -> bool {
     let written =
         attribute.path().segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>();
@@ -130,7 +130,7 @@ fn marks_service(attribute: &Attribute) -> bool {
     })
 }
 
-/// Names of the generated clients' own functions. The ones that take `self` by value would hide the method.
+/// Names of functions of every generated client. A function that takes `self` by value would hide a method.
 const TAKEN: [&str; 7] = ["connect", "ordered", "with", "with_timeout", "clone", "into", "try_into"];
 
 /// Parses a method. Returns `None` if it has an error.
@@ -225,8 +225,8 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// Removes the attribute `#[name = "..."]`, and returns the name of a method on the wire: the attribute's value, or the
-/// method's identifier.
+/// Removes the attribute `#[name = "..."]`, and returns the name of the method on the wire, which is the attribute's
+/// value or the method's identifier.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {
@@ -361,7 +361,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
     }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
-        // Without `async`, an opaque return type is the future of the method, and its fault is already reported.
+        // Without `async`, an opaque return type is the method's future, and the error is already reported.
         if sig.asyncness.is_some() || !matches!(ty, Type::ImplTrait(_)) {
             errors.add(place, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
         }

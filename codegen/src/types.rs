@@ -1,4 +1,4 @@
-//! Types as written, which is all the macro sees.
+//! Inspection of types as written, because the macro does not see their definitions.
 
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
@@ -75,7 +75,7 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
         && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
 }
 
-/// Returns the type of the items if the type is an `impl Stream`: `Some(None)` if the type does not name one.
+/// Returns the item type of an `impl Stream`, or `Some(None)` if the stream does not name one.
 pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
     let Type::ImplTrait(stream) = bare(ty) else { return None };
     let last = stream.bounds.iter().find_map(|bound| match bound {
@@ -89,12 +89,12 @@ pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
     }))
 }
 
-/// Returns true if the type belongs to a crate whose errors hide their type.
+/// Returns true if the type belongs to a crate of type-erased errors.
 pub(crate) fn is_report(ty: &Type) -> bool {
     report_feature(ty).is_some()
 }
 
-/// Returns the feature that converts the errors of the type's crate.
+/// Returns the cargo feature that supports the errors of the type's crate.
 pub(crate) fn report_feature(ty: &Type) -> Option<&'static str> {
     let Type::Path(path) = bare(ty) else { return None };
     let first = path.path.segments.first().filter(|_| path.path.segments.len() > 1)?;

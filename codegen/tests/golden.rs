@@ -1,7 +1,7 @@
-//! The emitted stubs as text: `golden/kv.rs` shows what `#[trunkline::service]` expands to.
+//! Compares the emitted stubs with `golden/kv.rs`, which shows the expansion of `#[trunkline::service]`.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` writes the present output; review
-//! the difference before you commit it.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` updates the file. Review the difference before
+//! you commit it.
 
 #[cfg(test)]
 mod tests {
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn path_of_crate_is_option() {
+    fn crate_path_is_set_by_option() {
         let methods = "{ async fn one(&self, a: u8) -> Result<Option<Bytes>, Status>; #[blocking] async fn two(&self) -> Result<u8>; }";
         for attribute in ["facade::rpc::service(crate = facade::rpc)", "service(crate = facade::rpc)"] {
             let stubs = generate(&format!("#[{attribute}]\ntrait Kv {methods}")).unwrap();

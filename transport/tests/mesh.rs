@@ -1,11 +1,11 @@
-//! Eight nodes that connect to each other at once, among dead addresses and a peer that takes requests and
-//! never answers. Neither delays the other nodes.
+//! Eight nodes that connect to each other at once, while they also connect to dead addresses and to a peer that never
+//! answers. Neither delays the sessions between the nodes.
 //!
 //! The test runs on the software device by default. With the feature `rdma-core` it runs on the NIC whose
 //! address is in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an unused address on its network, and
 //! `TRUNKLINE_MESH_POLLERS` makes the nodes smaller or larger.
 //!
-//! In real time, since it also runs on a NIC.
+//! It uses real time, because it also runs on a NIC.
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
 
@@ -33,7 +33,7 @@ const POLLERS: u16 = 2;
 /// waiting for one after the other takes longer than [`LIMIT`].
 const DEAD: usize = 16;
 
-/// A peer whose connection manager receives requests and never decides about them.
+/// A peer whose connection manager receives requests and never answers them.
 struct Mute {
     address: SocketAddr,
     _listener: Arc<dyn CmId>,

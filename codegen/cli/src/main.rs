@@ -1,5 +1,5 @@
-//! `trunkline-codegen`: writes the stubs of the services in a file to another file. The attribute macro and the `build.rs`
-//! helper generate the same stubs.
+//! Command `trunkline-codegen`, which writes the stubs for the services in a file to another file. The attribute macro
+//! and the `build.rs` helper generate the same stubs.
 
 #![forbid(unsafe_code)]
 

@@ -53,7 +53,7 @@ pub enum Refusal {
         Command::new(env!("CARGO_BIN_EXE_trunkline-codegen")).args(arguments).output().unwrap()
     }
 
-    /// Returns the output of the attribute macro for the trait, between the items around it.
+    /// Returns the output of the attribute macro for the trait, together with the items around the trait.
     fn macro_output() -> String {
         let mut file = syn::parse_file(SOURCE).unwrap();
         let syn::Item::Trait(mut item) = file.items.remove(1) else { panic!("the second item is the trait") };
@@ -114,7 +114,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn command_has_help_and_names_errors() {
+    fn command_prints_help_and_reports_errors() {
         let folder = Folder::new().unwrap();
         let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
         for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]

@@ -31,8 +31,8 @@ pub fn service(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(arguments.into(), item.into()).into()
 }
 
-/// Returns true if the command line of the compiler that runs this macro names a crate `trunkline`, or does not list any
-/// crates. Without the crate each path in the stubs would be an error.
+/// Returns true if the command line of the compiler that runs this macro names a crate `trunkline`, or does not list
+/// any crates. Without the crate, every path in the stubs would fail to resolve.
 fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
     let words = &command_line.collect::<Vec<_>>();
     let values = |option: &'static str| {
@@ -42,7 +42,7 @@ fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
         })
     };
     let is_itself = values("--crate-name").any(|name| name == "trunkline");
-    // A value is `name`, `name=path` or `options:name=path`.
+    // Each value is `name`, `name=path` or `options:name=path`.
     let mut names = values("--extern")
         .map(|value| value.split('=').next().unwrap_or(value))
         .map(|name| name.rsplit(':').next().unwrap_or(name))
@@ -55,7 +55,7 @@ mod tests {
     use super::has_trunkline;
 
     #[test]
-    fn command_line_tells_if_crate_has_another_name() {
+    fn renamed_crate_is_detected_from_command_line() {
         let has = |line: &str| has_trunkline(line.split(' ').map(str::to_owned));
         assert!(has(
             "rustc --crate-name shop --extern serde=/lib/libserde.rlib --extern trunkline=/lib/libtrunkline-1.rlib"

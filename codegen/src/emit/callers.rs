@@ -1,7 +1,7 @@
 //! Emits the caller traits, which let code be generic over a client and a mock.
 //!
-//! They have the methods of the clients, which take no context and return the outcome of a call. Every caller for any thread
-//! also implements the trait for a single thread.
+//! The traits contain the methods of the clients, which take no context and return the outcome of a call. Every
+//! `KvCalls` also implements `LocalKvCalls`.
 
 use super::client::{StubKind, items_of, result, span_of};
 use super::quiet;
@@ -98,7 +98,7 @@ fn declaration(service: &Service, method: &Method, kind: StubKind) -> TokenStrea
     }
 }
 
-/// Emits a trait function that calls the function of the same name of `to`, with `receiver` as `self`.
+/// Emits a trait function that calls the function with the same name in `to`, with `receiver` as `self`.
 fn forward(
     service: &Service,
     method: &Method,

@@ -1,4 +1,4 @@
-//! Emits the client stubs: one for any thread, one for tasks of a poller.
+//! Emits the two client stubs, one for any thread and one for tasks on a poller.
 
 use super::{coding, constant, failing, krate, put, quiet};
 use crate::model::{ErrorType, Items, Method, Payload, Service, StreamItem};
@@ -9,14 +9,14 @@ use syn::spanned::Spanned as _;
 /// A kind of client stub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StubKind {
-    /// `KvClient`: `Clone + Send + Sync`.
+    /// `KvClient`, which is `Clone + Send + Sync`.
     Shared,
-    /// `KvLocal`: for tasks of one poller.
+    /// `KvLocal`, for tasks on one poller.
     Local,
 }
 
 impl StubKind {
-    /// Returns the bound of the stub's futures, besides `Future`.
+    /// Returns the bound on the stub's futures, in addition to `Future`.
     pub(super) fn bound(self, span: Span) -> TokenStream {
         match self {
             Self::Shared => quote_spanned!(span=> + ::core::marker::Send),
@@ -28,9 +28,9 @@ impl StubKind {
 /// The receiver of a stub's methods.
 #[derive(Debug, Clone, Copy)]
 enum Through {
-    /// A client. Calls the same method of its `with`, with the default options.
+    /// The client. Its methods call `with` with the default options.
     Client,
-    /// The return value of the client's `with`, with other options.
+    /// The return value of the client's `with`, which contains the options.
     With,
 }
 
@@ -40,7 +40,7 @@ const METHODS: &str = " Calling a method starts the call: the arguments are enco
     made. It borrows the client but not the arguments. Dropping it cancels the call, whether or not it has been \
     polled. The handler may have run by then.";
 
-/// Emits the struct of a client stub with its methods, and its variant with options.
+/// Emits the struct and methods of a client stub, and its variant with options.
 pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
     let Service { visibility, ident, methods, .. } = service;
     let krate = krate(service, Span::call_site());
@@ -87,10 +87,11 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
         #quiet
         impl #client {
             #new
-            /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
+            /// Creates a client of `server`, which is for example `"10.0.0.1:7000"` or a `SocketAddr`. The first call
+            /// connects.
             ///
             /// # Errors
-            /// `InvalidArgument` when no server can be at the target.
+            /// `InvalidArgument` if `server` cannot be the address of a server.
             #visibility fn connect(
                 from: &#from,
                 server: impl ::core::convert::Into<#krate::Target>,
@@ -105,22 +106,23 @@ pub(super) fn emit(service: &Service, kind: StubKind) -> TokenStream {
                 self
             }
 
-            /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
-            /// futures borrow only the client.
+            /// Returns a view of this client that makes each call with `options`, such as a time limit or metadata.
+            /// Its futures borrow only the client.
             #[inline]
             #[must_use]
             #visibility fn with<'c, 'o>(&'c self, options: &'o #krate::CallOptions) -> #with<'c, 'o> {
                 #with { channel: &self.channel, options }
             }
 
-            /// Returns a client of the same server whose calls start there in the order in which its methods were called.
+            /// Returns a client of the same server. Its calls start on the server in the order in which its methods
+            /// were called.
             ///
-            /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
-            /// client share its order. Other calls are not ordered, including those of `self`.
+            /// The order does not depend on the sizes of the calls or on when their futures are polled. Clones of the
+            /// returned client share its order. Other calls are not ordered, including those of `self`.
             ///
-            /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
-            /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
-            /// is unknown. Later calls use the next session.
+            /// A call that fails, is refused or is cancelled is skipped. When the session with the server ends, calls
+            /// that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls is unknown.
+            /// Later calls use the next session.
             #[must_use]
             #visibility fn ordered(&self) -> Self {
                 Self { channel: self.channel.ordered() }
@@ -159,13 +161,13 @@ pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
     quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
 }
 
-/// Returns the type of a client method's error. The type is defined for any type of a handler's error, so that only an
-/// assertion fails if the error cannot be sent.
+/// Returns the type of a client method's error. The type is defined for every error type of a handler, so that an
+/// error that cannot be sent fails only an assertion.
 fn error(service: &Service, method: &Method) -> TokenStream {
     let span = span_of(method);
     let krate = krate(service, span);
     match &method.output.error {
-        // Another type named `Status` is reported once, at the check of the declaration.
+        // Another type named `Status` is reported once, by the check of the declaration.
         None | Some(ErrorType::Status(_) | ErrorType::Report(_)) => quote_spanned!(span=> #krate::Status),
         Some(ErrorType::Other(error)) => quote_spanned! {span=>
             <#error as #krate::stub::MethodError<{ #krate::stub::Named::<#error>::IS_STATUS }>>::Call
@@ -318,7 +320,7 @@ fn call(service: &Service, method: &Method) -> TokenStream {
         (_, check) if method.streams() => (open(service, method, &given, check.as_ref(), &take), None),
         (true, _) => (quote!(send), Some(quote!(|_| ::core::result::Result::Ok(())))),
         (false, None) => (quote!(call), Some(quote!(|__response| __response.#take))),
-        // `?` converts a status to the error of the method.
+        // `?` converts a status to the method's error type.
         (false, Some(check)) => {
             let steps = quote!(let __value = __response?.#take?; ::core::result::Result::Ok(__value));
             (quote!(call), Some(quote!(|__response| { #check #steps })))

@@ -1,8 +1,8 @@
 //! Emits Rust from the model.
 //!
-//! The output for a trait `Kv` is the trait, `KvServer`, `KvClient` and `KvLocal`, the last two with options as
-//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the names of
-//! the service and its methods on the wire, and assertions check the types.
+//! The output for a trait `Kv` contains the trait, `KvServer`, `KvClient` and `KvLocal`, the variants with options
+//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the
+//! names of the service and its methods on the wire, and assertions check the types.
 
 mod callers;
 mod client;
@@ -26,7 +26,7 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     quote! { #declaration #stubs }
 }
 
-/// Repeats the `cfg` attributes of a trait at each item of its stubs. The compiler removes the `cfg` attributes above the
+/// Repeats the `cfg` attributes of a trait on each item of its stubs. The compiler removes the `cfg` attributes above the
 /// attribute macro, but not the ones below it or in a file.
 fn conditional(service: &Service, stubs: TokenStream) -> TokenStream {
     let is_condition = |attribute: &&Attribute| attribute.path().is_ident("cfg");
@@ -52,7 +52,7 @@ fn stubs(service: &Service) -> TokenStream {
     quote! { #names #server #client #local #callers #proofs }
 }
 
-/// Returns the lints that stubs allow: a program may leave stubs unused, and a deprecation concerns only callers.
+/// Returns the lints that stubs allow. A program may leave stubs unused, and deprecations concern only callers.
 fn quiet() -> TokenStream {
     quote!(#[allow(dead_code, deprecated, clippy::let_unit_value)])
 }
@@ -114,7 +114,7 @@ fn names(service: &Service) -> TokenStream {
             };
         }
     });
-    // The compiler reports a path that does not exist once, at this import, and not at the uses of the alias.
+    // The compiler reports an invalid path once, at this import, and not at each use of the alias.
     let import = service.krate.as_ref().map(|path| {
         let alias = crate_path(&service.ident, Some(path), Span::call_site());
         quote!(#[allow(unused_imports)] use #path as #alias;)
@@ -223,7 +223,7 @@ fn put(service: &Service, StreamItem { ty, raw }: &StreamItem) -> TokenStream {
     quote!(|__item: #ty, __buffer: &mut #krate::stub::ItemBuffer| __buffer.#put)
 }
 
-/// Emits the use of a type with the codec: a constant or a function call.
+/// Emits a use of a type with the codec, which is a constant or a function call.
 fn coding(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
     of_codec(service, ty, "Coding", used)
 }

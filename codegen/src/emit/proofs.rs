@@ -1,7 +1,7 @@
 //! Emits assertions about the types of a service, because the macro sees only the names of types.
 //!
-//! Each assertion names its method and argument, and fails at the type as written. The rest of the stubs compiles in spite of
-//! the same error.
+//! Each assertion names its method and argument, and fails at the type as written. The other stubs compile despite the
+//! error.
 
 use super::{coding, failing, krate};
 use crate::model::{ErrorType, Method, Payload, Service, StreamItem};

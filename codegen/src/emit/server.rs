@@ -58,8 +58,9 @@ pub(super) fn emit(service: &Service) -> TokenStream {
 
             /// Limits how many calls of the service run concurrently, across all pollers of the node.
             ///
-            /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run and may
-            /// be repeated after a pause, or at another server. Without this limit, only `handler_limit` applies.
+            /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run
+            /// and may be repeated after a pause, or on another server. Without this limit, only `handler_limit`
+            /// applies.
             ///
             /// A limit of 0 is refused when the node starts.
             #[must_use]
@@ -67,8 +68,8 @@ pub(super) fn emit(service: &Service) -> TokenStream {
                 Self(self.0.limit(most))
             }
 
-            /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
-            /// interceptors that were added before.
+            /// Passes each call of the service to `interceptor` before its arguments are decoded. Interceptors run in
+            /// the order in which they are added.
             #[must_use]
             #visibility fn interceptor(self, interceptor: impl #krate::ServerInterceptor) -> Self {
                 Self(self.0.interceptor(interceptor))
@@ -85,7 +86,8 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits `per_poller`. The function is refused for a service with methods in the pool, whose handler is shared by all threads.
+/// Emits `per_poller`. The compiler rejects its use for services with methods in the pool, because all threads share
+/// the handler.
 fn per_poller(service: &Service) -> TokenStream {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
@@ -117,8 +119,9 @@ fn per_poller(service: &Service) -> TokenStream {
     quote! {
         /// Creates a server with one handler per poller. The handlers need not be `Send`.
         ///
-        /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
-        /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
+        /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the
+        /// node does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods
+        /// cannot use this function.
         #[must_use]
         #visibility fn per_poller<__Handler: #bound, __Failure>(
             make: impl ::core::ops::Fn(&#krate::PollerContext) -> ::core::result::Result<__Handler, __Failure>
@@ -203,7 +206,7 @@ fn limit(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Emits the registration of one method: decodes the arguments, calls the handler, encodes the result.
+/// Emits the registration of one method, which decodes the arguments, calls the handler and encodes the result.
 fn entry(service: &Service, method: &Method) -> TokenStream {
     let (trait_ident, ident) = (&service.ident, &method.ident);
     let krate = krate(service, Span::call_site());

@@ -116,8 +116,9 @@ impl KvServer {
     }
     /// Creates a server with one handler per poller. The handlers need not be `Send`.
     ///
-    /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the node
-    /// does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods cannot use it.
+    /// `make` runs once on the thread of each poller, with the context of that poller. If it fails or panics, the
+    /// node does not start and the error names the cause. Services with `#[offload]` or `#[blocking]` methods
+    /// cannot use this function.
     #[must_use]
     pub fn per_poller<__Handler: Kv + __KvPerPoller, __Failure>(
         make: impl ::core::ops::Fn(
@@ -241,16 +242,17 @@ impl KvServer {
     }
     /// Limits how many calls of the service run concurrently, across all pollers of the node.
     ///
-    /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run and may
-    /// be repeated after a pause, or at another server. Without this limit, only `handler_limit` applies.
+    /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run
+    /// and may be repeated after a pause, or on another server. Without this limit, only `handler_limit`
+    /// applies.
     ///
     /// A limit of 0 is refused when the node starts.
     #[must_use]
     pub fn limit(self, most: ::core::primitive::u32) -> Self {
         Self(self.0.limit(most))
     }
-    /// Passes each call of the service through `interceptor` before its arguments are decoded, behind the
-    /// interceptors that were added before.
+    /// Passes each call of the service to `interceptor` before its arguments are decoded. Interceptors run in
+    /// the order in which they are added.
     #[must_use]
     pub fn interceptor(self, interceptor: impl ::trunkline::ServerInterceptor) -> Self {
         Self(self.0.interceptor(interceptor))
@@ -286,10 +288,11 @@ impl KvClient {
     pub fn new(channel: ::trunkline::Channel) -> Self {
         ::core::convert::From::from(channel)
     }
-    /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
+    /// Creates a client of `server`, which is for example `"10.0.0.1:7000"` or a `SocketAddr`. The first call
+    /// connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when no server can be at the target.
+    /// `InvalidArgument` if `server` cannot be the address of a server.
     pub fn connect(
         from: &::trunkline::Node,
         server: impl ::core::convert::Into<::trunkline::Target>,
@@ -302,8 +305,8 @@ impl KvClient {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
-    /// futures borrow only the client.
+    /// Returns a view of this client that makes each call with `options`, such as a time limit or metadata.
+    /// Its futures borrow only the client.
     #[inline]
     #[must_use]
     pub fn with<'c, 'o>(
@@ -315,14 +318,15 @@ impl KvClient {
             options,
         }
     }
-    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
+    /// Returns a client of the same server. Its calls start on the server in the order in which its methods
+    /// were called.
     ///
-    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
-    /// client share its order. Other calls are not ordered, including those of `self`.
+    /// The order does not depend on the sizes of the calls or on when their futures are polled. Clones of the
+    /// returned client share its order. Other calls are not ordered, including those of `self`.
     ///
-    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
-    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
-    /// is unknown. Later calls use the next session.
+    /// A call that fails, is refused or is cancelled is skipped. When the session with the server ends, calls
+    /// that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls is unknown.
+    /// Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {
@@ -438,10 +442,11 @@ impl KvLocal {
     pub fn new(channel: ::trunkline::LocalChannel) -> Self {
         ::core::convert::From::from(channel)
     }
-    /// Creates a client of a server, such as `"10.0.0.1:7000"` or a `SocketAddr`. The first call connects.
+    /// Creates a client of `server`, which is for example `"10.0.0.1:7000"` or a `SocketAddr`. The first call
+    /// connects.
     ///
     /// # Errors
-    /// `InvalidArgument` when no server can be at the target.
+    /// `InvalidArgument` if `server` cannot be the address of a server.
     pub fn connect(
         from: &::trunkline::PollerContext,
         server: impl ::core::convert::Into<::trunkline::Target>,
@@ -455,8 +460,8 @@ impl KvLocal {
         self.channel.set_timeout(timeout);
         self
     }
-    /// Returns the client's methods with `options` for each call: its time limit, its metadata and others. Their
-    /// futures borrow only the client.
+    /// Returns a view of this client that makes each call with `options`, such as a time limit or metadata.
+    /// Its futures borrow only the client.
     #[inline]
     #[must_use]
     pub fn with<'c, 'o>(
@@ -468,14 +473,15 @@ impl KvLocal {
             options,
         }
     }
-    /// Returns a client of the same server whose calls start there in the order in which its methods were called.
+    /// Returns a client of the same server. Its calls start on the server in the order in which its methods
+    /// were called.
     ///
-    /// The order holds whatever the sizes of the calls and whenever their futures are polled. Clones of the returned
-    /// client share its order. Other calls are not ordered, including those of `self`.
+    /// The order does not depend on the sizes of the calls or on when their futures are polled. Clones of the
+    /// returned client share its order. Other calls are not ordered, including those of `self`.
     ///
-    /// A call that fails, is refused or is cancelled is skipped, and the next ones start. When the session with the
-    /// server ends, calls that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls
-    /// is unknown. Later calls use the next session.
+    /// A call that fails, is refused or is cancelled is skipped. When the session with the server ends, calls
+    /// that have not been sent fail with `Aborted`, in order, because the outcome of earlier calls is unknown.
+    /// Later calls use the next session.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self {

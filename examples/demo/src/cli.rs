@@ -107,7 +107,7 @@ impl Demo {
         }
     }
 
-    /// Returns the tree's root directory: by default the checkout when run by cargo, otherwise the working
+    /// Returns the tree's root directory. The default is the checkout when run by cargo, and otherwise the working
     /// directory.
     pub(crate) fn root(&self) -> PathBuf {
         let checkout = || {
@@ -117,7 +117,7 @@ impl Demo {
         self.tree.clone().unwrap_or_else(checkout)
     }
 
-    /// Returns the faults in the form of `TRUNKLINE_FAULTS`; `None` if there are none.
+    /// Returns the faults in the format of `TRUNKLINE_FAULTS`; `None` without faults.
     pub(crate) fn faults(&self) -> Option<String> {
         let parts = [
             ("drop", self.drop),
@@ -143,7 +143,7 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
 }
 
-/// Parses an address that a peer can connect to: the unspecified address and link-local ones are rejected.
+/// Parses an address that a peer can connect to. Rejects unspecified and link-local addresses.
 fn one_address(text: &str) -> Result<IpAddr, String> {
     let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
     if alone.parse::<Ipv6Addr>().is_ok_and(|address| address.is_unicast_link_local()) {

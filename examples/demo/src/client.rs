@@ -1,4 +1,4 @@
-//! The client half: fetches the tree, compares it with the disk, makes small calls, reports.
+//! The client half, which fetches the tree, compares it with the disk, makes small calls and prints a report.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -34,7 +34,7 @@ pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Fa
     node.shutdown();
     let report = outcome?;
     match writeln!(io::stdout(), "{report}") {
-        // A reader that has closed the pipe, such as `head`, is not an error.
+        // A pipe closed by its reader, such as `head`, is not an error.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         written => written?,
     }

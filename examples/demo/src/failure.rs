@@ -28,7 +28,7 @@ pub(crate) enum Failure {
         /// Status of the call.
         status: Status,
     },
-    /// The server process ended before it listened, and has printed the reason itself.
+    /// The server process exited before it listened, and printed the reason.
     #[error("the server did not start")]
     NoServer,
     /// A small call returned another number than its argument.

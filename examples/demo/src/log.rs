@@ -13,7 +13,7 @@ const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a lev
 /// Logs warnings, or the selection of `TRUNKLINE_LOG`, such as `info` or `trunkline_transport=debug`.
 ///
 /// # Errors
-/// A text that names the part that cannot be parsed, and the remedy.
+/// Returns a text that names the invalid part and the remedy.
 pub(crate) fn to_stderr() -> Result<(), String> {
     let filter = filter(std::env::var_os("TRUNKLINE_LOG"))?;
     let lines = tracing_subscriber::fmt::layer()
@@ -23,8 +23,7 @@ pub(crate) fn to_stderr() -> Result<(), String> {
     Ok(())
 }
 
-/// Parses a selection. `Targets` can be parsed from text too, but takes a word that is not a level for the
-/// name of a target.
+/// Parses a selection. The parser of `Targets` takes any word that is not a level for the name of a target.
 fn filter(value: Option<OsString>) -> Result<Targets, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(Targets::new().with_default(LevelFilter::WARN));

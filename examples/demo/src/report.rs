@@ -20,7 +20,7 @@ pub(crate) struct Report {
     pub(crate) fetch: Duration,
     /// Latencies of the small calls in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
-    /// Time of all small calls.
+    /// Total time of the small calls.
     pub(crate) called: Duration,
     /// Number of small calls in flight at once.
     pub(crate) in_flight: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Report {
     pub(crate) pollers: u16,
     /// Counters of the server's device.
     pub(crate) wire: Wire,
-    /// Faults injected on each side, in the form of `TRUNKLINE_FAULTS`.
+    /// Faults injected on each side, in the format of `TRUNKLINE_FAULTS`.
     pub(crate) faults: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Report {
         self.latencies.len() as f64 / self.called.as_secs_f64()
     }
 
-    /// Returns the numbers of RNR NAKs and of retransmitted packets of both sides.
+    /// Returns the numbers of RNR NAKs and retransmitted packets on both sides.
     fn wire(&self) -> [u64; 2] {
         [self.node.rnr + self.wire.rnr, self.node.retransmits + self.wire.retransmits]
     }
@@ -46,7 +46,7 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let (node, [rnr, retransmits]) = (&self.node, self.wire());
         let quantile = |share| self.latencies.value_at_quantile(share);
-        // One entry for the QPs of the client's node that use the same path to the same address.
+        // One entry for all QPs of the client's node with the same path and remote address.
         let paths = node.paths.iter().map(|path| {
             let PathReport { address, path, why, qps, .. } = path;
             json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })

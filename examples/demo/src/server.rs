@@ -1,4 +1,4 @@
-//! The server half: serves the tree.
+//! The server half, which serves the tree.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline::{Bytes, Node, Status};
 
-/// Length of paths in bytes after which a page of [`crate::service::Tree::list`] ends.
+/// Total length of paths, in bytes, after which a page of [`crate::service::Tree::list`] ends.
 const LIST_BYTES: usize = 8 << 10;
 
 /// Serves the tree until a stop is requested.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status};
 
-/// Maximum length of one [`Tree::read`] in bytes, which the client requests.
+/// Maximum length of one [`Tree::read`], in bytes. The client requests pieces of this length.
 pub(crate) const PIECE: u32 = 4 << 20;
 
 /// A file of the served tree. Files are numbered by their position in the listing.
@@ -33,7 +33,7 @@ pub(crate) trait Tree {
     /// Returns up to `length` bytes of a file, from `offset`; fewer at the end of the file.
     async fn read(&self, file: u32, offset: u64, length: u32) -> Result<Bytes, Status>;
 
-    /// Returns `number`: the small call.
+    /// Returns `number`. This is the small call.
     async fn ping(&self, number: u64) -> Result<u64, Status>;
 
     /// Returns the counters of the server's device.

@@ -1,5 +1,5 @@
-//! The stop flag: set by SIGTERM, by Ctrl-C, or, in a half that the supervisor started, at the end of
-//! standard input.
+//! The stop flag. It is set by SIGTERM, by Ctrl-C and, in a half started by the supervisor, at the end of standard
+//! input.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

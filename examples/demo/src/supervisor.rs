@@ -1,7 +1,7 @@
 //! Starts the two halves as separate processes and ends them together.
 //!
-//! The server prints its address in one line on standard output. The standard input of both halves is a pipe
-//! from this process: however this process ends, they read end-of-file and stop.
+//! The server prints its address in one line on standard output. The standard input of both halves is a pipe from this
+//! process. When this process ends for any reason, they read end-of-file and stop.
 
 use crate::failure::Failure;
 use crate::signals::{Stop, Why};
@@ -119,7 +119,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Errors are ignored: after success the process has already exited. After a failure it is killed here.
+        // Errors are ignored. After success the process has already exited, and after a failure it is killed here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! The served directory tree: its files and their contents.
+//! The files of the served directory tree, and their contents.
 //!
 //! A client identifies a file by its position in the listing, never by a path, so files outside of the tree are inaccessible.
 

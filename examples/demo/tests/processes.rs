@@ -1,4 +1,4 @@
-//! The demo as run by a user: whole, and with either half killed or stopped.
+//! Runs the demo like a user, undisturbed and with either half killed or stopped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -87,7 +87,7 @@ struct Server {
     address: String,
 }
 
-/// Returns the exit code of a process that ends in time.
+/// Returns the exit code of a process that ends within a time.
 fn exit_code(process: &mut Process, within: Duration) -> Option<i32> {
     process.wait(within).and_then(|status| status.code())
 }
@@ -108,7 +108,7 @@ mod tests {
         serde_json::from_slice(&std::fs::read(&json).expect("a report")).expect("JSON")
     }
 
-    /// Returns true on NICs, which here are the drop-in libraries: with the feature `rdma-core`, and
+    /// Returns true on NICs. The drop-in libraries count as NICs: they are used with the feature `rdma-core`, and with
     /// `LD_LIBRARY_PATH` and `TRUNKLINE_PROVIDER=require` in the environment.
     fn on_nic() -> bool {
         std::env::var("TRUNKLINE_PROVIDER").is_ok_and(|provider| provider == "require")
@@ -159,7 +159,8 @@ mod tests {
         each_poller_calls_its_counterpart(&report, 2);
     }
 
-    /// Checks that each trunk has lanes to all pollers of the server, and its calls go to the one with its index.
+    /// Checks that each trunk has lanes to all pollers of the server, and that its calls use the lane to the poller
+    /// with the same index.
     fn each_poller_calls_its_counterpart(report: &Value, pollers: usize) {
         let ways = report["messages"].as_array().expect("a table");
         assert_eq!(ways.len(), pollers * pollers);
@@ -199,7 +200,7 @@ mod tests {
         check(&run(&scene, &["--calls", "100"]), 100);
     }
 
-    /// Number of calls, far more than are made before a half is killed or stopped.
+    /// Number of calls that cannot complete before a half is killed or stopped.
     const ENDLESS: u64 = 1_000_000_000;
 
     /// Starts a server, and a client in the middle of its calls.
@@ -218,8 +219,8 @@ mod tests {
         line.contains("stopped answering")
     }
 
-    /// Returns true if a line reports a dead peer. A device of the same host ends the connections of a dead
-    /// process, as the process itself could.
+    /// Returns true if a line reports a dead peer. The device on the same host closes the connections of a dead
+    /// process, so the line may also report a normal end.
     fn names_the_dead(line: &str) -> bool {
         names_the_peer(line) || line.contains("closed the session") || line.contains("ended the session")
     }
@@ -269,7 +270,7 @@ mod tests {
         client.signal(Signal::SIGSTOP);
         server.process.find(PATIENCE, names_the_peer).expect("it is reported");
         client.signal(Signal::SIGCONT);
-        // A call that was at the server is lost and fails; between two calls a new session comes up.
+        // A call in flight at the time of the stop fails. Without one, the next call opens a new session.
         let came = client.find(PATIENCE, |line| is_unavailable(line) || line.contains("session up"));
         if is_unavailable(&came.expect("the client learns that its session is over")) {
             assert_eq!(exit_code(&mut client, PATIENCE), Some(1));

@@ -41,7 +41,7 @@ pub trait Feed {
     /// Publishes events. Returns the number of events.
     async fn publish(&self, events: Streaming<Event>) -> Result<u64, Status>;
 
-    /// Publishes one event. No reply is sent: the call ends when the event is in the server's memory.
+    /// Publishes one event. The server sends no reply, and the call ends when the event is in the server's memory.
     #[oneway]
     async fn emit(&self, event: Event);
 

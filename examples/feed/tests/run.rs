@@ -1,13 +1,13 @@
 //! Runs the two programs as the README does.
 //!
-//! In real time: the programs are processes.
+//! The test runs in real time, because the programs are processes.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Process, fresh_ip, run};
 
-/// A running server at an address that only its clients share.
+/// A running server, at an address used only by the server and its clients.
 struct Server {
     process: Process,
     address: String,
@@ -67,7 +67,7 @@ mod tests {
         assert_eq!(watcher.line().expect("it watches"), "watching");
         let lines: String = (0..2000).map(|number| format!("event {number}\n")).collect();
         assert_eq!(printed(&server.run(&["publish", "mill"], b"turns\n")), "published 1\n");
-        // The watcher takes them as they arrive, so few wait.
+        // Wait for each block at the watcher, so that the watcher is not dropped as too slow.
         for block in lines.lines().collect::<Vec<_>>().chunks(500) {
             let text = block.join("\n") + "\n";
             assert_eq!(printed(&server.run(&["publish", "lamp/east"], text.as_bytes())), "published 500\n");

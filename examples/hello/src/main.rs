@@ -1,4 +1,4 @@
-//! The program of `README.md`: a service, a server and a call.
+//! The program in `README.md`, with a service, a server and a call.
 
 #![allow(missing_docs, unreachable_pub, reason = "a user's program")]
 

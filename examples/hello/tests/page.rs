@@ -27,14 +27,15 @@ impl Drop for Jobs {
     }
 }
 
-/// Returns the contents of the page's blocks of a kind.
+/// Returns the contents of the page's code blocks of one kind.
 fn blocks<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
     let start = format!("```{kind}\n");
     let blocks = page.split(&start).skip(1);
     blocks.map(|block| block.split("```").next().unwrap()).collect()
 }
 
-/// Runs the commands of a shell session at `ip`, and returns the session with what they print. The servers print to `output`.
+/// Runs the commands of a shell session at `ip`, and returns the session with their output. The servers print to
+/// `output`.
 fn run(session: &str, ip: Ipv4Addr, jobs: &mut Jobs, output: &PipeWriter) -> String {
     let mut printed = String::new();
     for line in session.lines().filter(|line| line.starts_with("$ ")) {

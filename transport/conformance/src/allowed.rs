@@ -1,7 +1,7 @@
-//! Allowed outcomes, where the contract allows more than one.
+//! Checks of outcomes for which the contract allows more than one.
 //!
-//! Owns the judgement only. The items of [`crate::items`] create a situation and pass on its outcome. This
-//! module does not use a device, so its judgements are tested without one.
+//! The items in [`crate::items`] create a situation and pass its outcome to this module. The module does not use a
+//! device, so its tests need none.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
@@ -27,7 +27,7 @@ impl Posted {
     }
 }
 
-/// Judges a send whose receive is too short or has a bad key: it ends in NAK 0x61 or 0x63 (contract G10).
+/// Judges a send whose receive is too short or has an invalid key. The send ends with NAK 0x61 or 0x63 (contract G10).
 pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
 }
@@ -55,8 +55,8 @@ pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// Judges a change of an INI to more outstanding READs than its device announces. A device may accept it; a
-/// device that refuses it reports `EINVAL` (contract E1).
+/// Judges a change of an INI to more outstanding READs than its device announces. A device may accept the change, or
+/// refuse it with `EINVAL` (contract E1).
 pub(crate) fn depth_above_the_device(what: &str, result: Result<(), VerbsError>) -> Verdict {
     check(result.is_ok() || result.is_err_and(|error| error.errno() == EINVAL), || {
         format!("{what}: {result:?}")
@@ -78,7 +78,7 @@ mod tests {
     const SUCCESS: Posted = Posted::Ended(Status::Success);
     const FAILURE: Posted = Posted::Ended(Status::LocalQpOperationError);
 
-    /// Asserts that a judgement accepts exactly the outcomes that are allowed.
+    /// Asserts that a judgement accepts exactly the allowed outcomes.
     fn allows<T: Copy + PartialEq + std::fmt::Debug>(
         judgement: fn(&str, T) -> Verdict,
         allowed: &[T],

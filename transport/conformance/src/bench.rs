@@ -23,20 +23,20 @@ pub trait Bench: Send + Sync {
     /// Returns the link's name.
     fn link(&self) -> &str;
 
-    /// Opens two devices that reach each other. Each item opens its own pair; a provider with only
-    /// two devices may return the same ones each time.
+    /// Opens two devices that can reach each other. Each item opens its own pair. A provider with only two devices may
+    /// return the same devices each time.
     ///
     /// # Errors
-    /// If they cannot be opened; the item then fails.
+    /// Returns an error if a device cannot be opened. The item then fails.
     fn open_pair(&self) -> Result<[Port; 2], VerbsError>;
 
-    /// Returns true if both ports are one device that was opened twice, as two processes do (contract A2).
+    /// Returns true if both ports are one device that was opened twice, as if by two processes (contract A2).
     fn is_one_device(&self) -> bool {
         false
     }
 
-    /// Returns true if completions indicate that the sender requested a solicited event; completions of the C
-    /// API do not.
+    /// Returns true if completions show that the sender requested a solicited event. Completions of the C API do not
+    /// show this.
     fn shows_solicited(&self) -> bool {
         true
     }
@@ -57,7 +57,7 @@ pub trait Bench: Send + Sync {
         None
     }
 
-    /// Returns the possible completions of a send to an SRQ number that the target's domain does not have. Devices
+    /// Returns the possible completions of a send to an SRQ number that does not exist in the target's domain. Devices
     /// differ (contract G7).
     fn xrc_violation(&self) -> &[CompletionStatus] {
         &[

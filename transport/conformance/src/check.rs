@@ -56,7 +56,7 @@ impl From<ProcessError> for Deviation {
     }
 }
 
-/// Fails with the text of `otherwise` unless `holds`.
+/// Fails with the text from `otherwise` unless `holds` is true.
 pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(Deviation::Failed(otherwise())) }
 }

@@ -1,4 +1,4 @@
-//! Connects an INI to a TGT, by `modify_qp` and by the CM.
+//! Connects an INI to a TGT, with `modify_qp` or through the CM.
 
 use crate::check::{Deviation, Verdict, equal};
 use crate::lab::remote_rights;
@@ -28,7 +28,7 @@ pub(crate) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            // 268 ms, eight times: on a loaded machine a process may wait that long for a processor.
+            // 268 ms, eight times, because on a loaded machine a process may wait that long for a processor.
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
@@ -40,8 +40,8 @@ impl Default for Terms {
     }
 }
 
-/// Returns terms that give up on a silent peer after twice 67 ms. Use them only for requests that a correct
-/// peer does not answer, since a peer that waits for a processor is silent, too.
+/// Returns terms with a timeout of twice 67 ms. Use them only for requests that a correct peer does not answer,
+/// because a peer that waits for a processor does not answer either.
 pub(crate) fn few_retries() -> Terms {
     Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
@@ -100,7 +100,7 @@ pub(crate) fn every_attribute(
     }
 }
 
-/// Returns the same change with the state and the attributes of `mask` only.
+/// Returns `change` with only the state and the attributes in `mask`.
 pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     use AttributeMask as M;
     fn keep<T>(value: Option<T>, is_in: bool) -> Option<T> {
@@ -126,26 +126,26 @@ pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     }
 }
 
-/// Returns the attributes that RESET to INIT requires.
+/// Returns the attributes required for RESET to INIT.
 pub(crate) fn init_mask() -> AttributeMask {
     AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS
 }
 
-/// Returns the attributes that INIT to RTR requires.
+/// Returns the attributes required for INIT to RTR.
 pub(crate) fn rtr_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     if qp_type == QpType::XrcIni { both } else { both | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER }
 }
 
-/// Returns the attributes that RTR to RTS requires.
+/// Returns the attributes required for RTR to RTS.
 pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::TIMEOUT | M::SQ_PSN;
     if qp_type == QpType::XrcTgt { both } else { both | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC }
 }
 
-/// One QP of a connection, and the address of the other.
+/// One QP of a connection, and the address of its peer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct End<'a> {
     pub(crate) side: &'a Side,
@@ -180,7 +180,7 @@ impl End<'_> {
         Err(Deviation::Failed(format!("the suite has no sequence of states that ends in {to:?}")))
     }
 
-    /// Makes one transition with the attributes of `mask`.
+    /// Performs one transition with the attributes in `mask`.
     pub(crate) fn step(
         &self,
         from: QpState,
@@ -223,7 +223,7 @@ impl Lab {
         Ok(Route { ini, tgt, xrcd, srq, srq_number, cq })
     }
 
-    /// Connects an INI of the near side to a TGT of the far side.
+    /// Connects an INI on the near side to a TGT on the far side.
     pub(crate) fn join(&self, ini: &Arc<dyn QueuePair>, tgt: &Arc<dyn QueuePair>, terms: &Terms) -> Verdict {
         let target = End { side: &self.far, qp: tgt, other: self.near.gid(), peer: ini.number() };
         target.bring_to(terms.tgt_state, terms)?;
@@ -266,7 +266,7 @@ pub(crate) struct CmRoute {
     pub(crate) passive: Arc<dyn CmChannel>,
 }
 
-/// Creates a listening endpoint in the port space of XRC, and its channel.
+/// Creates a listening endpoint in the port space for XRC, and its channel.
 pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
     listen_in(side, PortSpace::Ib, qp_type)
 }
@@ -351,15 +351,14 @@ pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
 
-/// Answers a disconnect that was reported to the program. A provider that has answered already may refuse;
-/// the error is ignored.
+/// Answers a reported disconnect. Errors are ignored, because the provider may already have answered.
 pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
     let _ = id.disconnect();
 }
 
-/// Checks the end of a connection on both sides. `receiver` gets the DREQ first and answers it, and `sender`
-/// gets its event when that answer arrives. A kernel leaves the answer to the program: until then, or until
-/// the DREQ's repetitions are used up, the sender gets no event (contract rocev2 12.6).
+/// Checks the end of a connection on both sides. `receiver` gets the DREQ first and answers it, and `sender` gets its
+/// event when the answer arrives. A kernel leaves the answer to the program, so the sender gets no event before the
+/// answer or the DREQ's last repetition (contract rocev2 12.6).
 pub(crate) fn both_sides_end(
     receiver: impl FnOnce() -> Verdict<CmEvent>,
     answer: impl FnOnce(),
@@ -387,8 +386,7 @@ mod tests {
         CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
     }
 
-    /// With a kernel's connection manager, the sender of the DREQ gets no event before the other program
-    /// answers.
+    /// With a kernel's connection manager, the sender of the DREQ gets an event only after the other program answers.
     #[test]
     fn j11_sender_of_dreq_is_checked_after_answer() {
         let answered = Cell::new(false);

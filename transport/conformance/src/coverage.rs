@@ -1,18 +1,18 @@
 //! Coverage of the contract's items by tests outside this suite, and the reasons why some items have none.
 //!
-//! An item may be in several of this table, [`crate::ITEMS`] and [`crate::PROCESS_ITEMS`]. A test checks that
-//! each item is in at least one.
+//! An item may be in this table, in [`crate::ITEMS`] and in [`crate::PROCESS_ITEMS`]. A test checks that each item is
+//! in at least one of them.
 
 /// Coverage of an item outside this suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherCoverage {
-    /// A test of the project: its file, relative to the root, and its name.
+    /// File of a test, relative to the project's root, and name of the test.
     Test(&'static str, &'static str),
-    /// No test: the device does not implement the item, or the item does not concern a device.
+    /// Reason for the lack of a test: the device does not implement the item, or the item does not concern a device.
     NotHeld(&'static str),
-    /// No test: the item states a fact about other devices or programs.
+    /// Reason for the lack of a test: the item states a fact about other devices or programs.
     Fact(&'static str),
-    /// The tests of another item.
+    /// Number of another item whose tests cover this one.
     Same(&'static str),
 }
 
@@ -31,7 +31,7 @@ const CM_ENDING: &str = "transport/roce/src/cm/tests/ending.rs";
 const REMOVAL: &str = "transport/softrdma/tests/device/removal.rs";
 const POLICIES: &str = "transport/softrdma/tests/conformance/links.rs";
 
-/// The same tests for the C API; a macro lists them by item.
+/// Tests of the C API, which a macro lists by item.
 const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
 
 /// Tests of librdmacm's C functions.
@@ -126,7 +126,7 @@ mod tests {
     use std::path::Path;
 
     #[test]
-    fn every_item_has_line() {
+    fn every_item_has_coverage_line() {
         for clause in clauses() {
             let in_suite = ITEMS.iter().any(|item| item.id == clause.id)
                 || PROCESS_ITEMS.iter().any(|item| item.id == clause.id);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_has_item() {
+    fn every_coverage_line_belongs_to_item() {
         let known = |id: &str| clauses().any(|clause| clause.id == id);
         for (index, (id, held)) in COVERAGE.iter().enumerate() {
             assert!(COVERAGE[..index].iter().all(|(other, _)| other != id), "{id} has two lines");

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 use trunkline_verbs::{Device, DeviceCapabilities};
 
-/// An item of the XRC verbs contract.
+/// An item in the XRC verbs contract.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
     /// Number in the contract.

@@ -1,4 +1,4 @@
-//! The test bed of one item: two devices with the objects that most checks need.
+//! The test bed for one item, which contains two devices with the objects that most checks need.
 //!
 //! Initiators are on the near side by convention, and targets on the far side.
 
@@ -15,7 +15,7 @@ use trunkline_verbs::{
 /// Length of each side's registered memory in bytes.
 pub(crate) const MEMORY_BYTES: usize = 256 << 10;
 
-/// Two devices that reach each other.
+/// Two devices that can reach each other.
 #[derive(Debug)]
 pub struct Lab {
     pub(crate) near: Side,
@@ -196,6 +196,6 @@ impl Side {
 }
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    // 251 is prime, so that no packet boundary repeats the pattern.
+    // 251 is prime, so that the pattern does not repeat at packet boundaries.
     (0..length).map(|index| u8::try_from(index % 251).unwrap_or(0) ^ seed).collect()
 }

@@ -1,12 +1,12 @@
-//! The conformance suite for providers and links: the items of the XRC contract as runnable checks.
+//! The conformance suite for providers and links, which runs the items of the XRC contract as checks.
 //!
-//! Owns the items and their test bed: two devices that reach each other, with protection domains, queues and
-//! memory. It uses the traits of `trunkline_verbs` only, so that one suite covers the software device over
-//! any link, and hardware. A provider implements [`Bench`] and calls either [`conformance_tests`] in its own
-//! tests, which expands to one `#[test]` per item, or [`run_all`], which returns a [`Report`] to print.
+//! It contains the items and their test bed: two devices that can reach each other, with protection domains, queues
+//! and memory. It uses only the traits of `trunkline_verbs`, so that one suite covers hardware and the software device
+//! over any link. A provider implements [`Bench`], and calls either [`conformance_tests`] in its own tests, which
+//! expands to one `#[test]` per item, or [`run_all`], which returns a [`Report`] to print.
 //!
-//! An item that cannot be checked on a bench is reported as skipped, with the reason. The suite never
-//! goes beyond the traits: each provider tests its own bytes on the wire.
+//! An item that cannot be checked on a bench is reported as skipped, with the reason. The suite never goes beyond the
+//! traits, so each provider tests its own bytes on the wire.
 #![forbid(unsafe_code)]
 
 mod allowed;

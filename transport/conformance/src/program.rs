@@ -1,7 +1,7 @@
-//! The suite as a program: its arguments, its table and its exit status.
+//! The suite as a program, with its arguments, its table and its exit status.
 //!
-//! The programs of providers call it with their benches. It prints the report to standard output and its
-//! progress to standard error.
+//! Providers' programs call it with their benches. It prints the report to standard output and the progress to
+//! standard error.
 
 use crate::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ impl Wanted {
     /// Parses `[--json] [ITEM...]`.
     ///
     /// # Errors
-    /// The first argument that is neither an option nor an item.
+    /// Returns the first argument that is neither an option nor an item.
     pub fn read(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut wanted = Self { json: false, items: Vec::new() };
         for argument in arguments {
@@ -36,7 +36,7 @@ impl Wanted {
     }
 }
 
-/// Runs the wanted items and prints the report. The exit status is 1 if an item failed.
+/// Runs the requested items and prints the report. The exit status is 1 if an item failed.
 #[must_use]
 pub fn run_program(
     wanted: &Wanted,

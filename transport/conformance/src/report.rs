@@ -24,17 +24,17 @@ pub struct Report {
 pub struct Row {
     /// Number and text of the item.
     pub clause: Clause,
-    /// Outcome by column; `None` where the suite has no check.
+    /// Outcome by column; `None` where the suite contains no check.
     pub outcomes: Vec<Option<Outcome>>,
-    /// Coverage of the item outside this suite, or the reason why there is none.
+    /// Coverage of the item outside this suite, or the reason for the lack of coverage.
     pub other_coverage: &'static [OtherCoverage],
 }
 
 /// Time limit of an item. Only an item that hangs takes longer, even under emulation.
 const ITEM_AT_MOST: Duration = Duration::from_secs(180);
 
-/// Runs every item that is `wanted` on every bench, and calls `progress` before each. An item that hangs
-/// fails, and its thread keeps its objects of the bench.
+/// Runs every item in `wanted` on every bench, and calls `progress` before each. An item that hangs fails, and its
+/// thread keeps its objects on the bench.
 #[must_use]
 pub fn run_all(
     benches: &[Arc<dyn Bench>],
@@ -79,7 +79,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// Returns the outcome's word in the table.
+    /// Returns the word for the outcome in the table.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

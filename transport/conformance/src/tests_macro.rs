@@ -1,7 +1,8 @@
 //! Generates one `#[test]` for each item.
 
-/// Generates a test of each item for a bench: `conformance_tests!(BENCH);` in a test module that is named
-/// after the link. Items that hold pass, skipped ones pass and print the reason, and failed ones fail.
+/// Generates one test per item for a bench. Write `conformance_tests!(BENCH);` in a test module named after the link.
+/// The test of an item that holds passes, the test of a skipped item passes and prints the reason, and the test of a
+/// failed item fails.
 #[macro_export]
 macro_rules! conformance_tests {
     ($bench:expr) => {
@@ -39,10 +40,10 @@ macro_rules! conformance_tests {
 
 use crate::{Bench, ITEMS, Outcome, run};
 
-/// Runs the item of this number; for [`conformance_tests`].
+/// Runs the item with this number, for [`conformance_tests`].
 ///
 /// # Panics
-/// If the item fails.
+/// Panics if the item fails.
 #[doc(hidden)]
 pub fn assert_item(bench: &dyn Bench, id: &str) {
     let Some(item) = ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
@@ -61,10 +62,10 @@ pub(crate) fn pass<B: Bench + ?Sized>(bench: &B, (id, title): (&str, &str), outc
     }
 }
 
-/// Fails when an item has no test; for [`conformance_tests`].
+/// Checks that every item has a test, for [`conformance_tests`].
 ///
 /// # Panics
-/// If the two lists differ.
+/// Panics if `tests` differs from the list of items.
 #[doc(hidden)]
 pub fn assert_complete(tests: &[&str]) {
     let items: Vec<String> = ITEMS.iter().map(|item| item.id.to_ascii_lowercase()).collect();

@@ -1,4 +1,4 @@
-//! Posting work and waiting for its completion.
+//! Posts work and waits for its completion.
 
 use crate::allowed::Posted;
 use crate::check::{Deviation, Verdict, check, equal};
@@ -54,7 +54,7 @@ impl Lab {
         self.wait(&format!("the completion of {what}"), || poll_one(cq))
     }
 
-    /// Waits for the next completion, which must be this one and successful.
+    /// Waits for the next completion, which must have this `wr_id` and be successful.
     pub(crate) fn succeeds(
         &self,
         what: &str,
@@ -67,7 +67,7 @@ impl Lab {
         Ok(completion)
     }
 
-    /// Waits for the next completion, which must be this one with this status.
+    /// Waits for the next completion, which must have this `wr_id` and this status.
     pub(crate) fn ends(
         &self,
         what: &str,
@@ -113,24 +113,24 @@ impl Lab {
         Posted::Waiting
     }
 
-    /// Waits until a QP has reached a state by itself.
+    /// Waits until a QP reaches a state by itself.
     pub(crate) fn reaches(&self, what: &str, qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
         self.wait(&format!("{what} in {state:?}"), || (qp.query().ok()?.state == state).then_some(()))
     }
 
-    /// Lets both devices make progress, for devices that need a caller for that.
+    /// Lets both devices make progress, for devices that make progress only in calls.
     fn work(&self) {
         for side in self.sides() {
             side.idle.poll(&mut [Completion::default()]);
         }
     }
 
-    /// Waits for the next asynchronous event of a side.
+    /// Waits for the next asynchronous event on a side.
     pub(crate) fn next_async(&self, what: &str, side: &Side) -> Verdict<AsyncEvent> {
         self.wait(&format!("the asynchronous event of {what}"), || side.device.next_async_event())
     }
 
-    /// Waits for the next event of a CM channel.
+    /// Waits for the next event on a CM channel.
     pub(crate) fn next_cm(&self, what: &str, channel: &Arc<dyn CmChannel>) -> Verdict<CmEvent> {
         let what = format!("the CM event of {what}");
         self.wait_at_most(CM_WAIT_AT_MOST, &what, || channel.next_event())

@@ -7,9 +7,9 @@
 //! |---|---|
 //! | [`abi`] | the C structures, checked against the headers |
 //! | [`verbs`] | the exports of libibverbs, and the tables that its inline functions call |
-//! | [`legacy`] | the XRC calls of OFED 1.x, which libibverbs never had |
+//! | [`legacy`] | the XRC calls of OFED 1.x, which are not part of libibverbs |
 //! | [`cm`] | the exports of librdmacm |
-//! | `border` | pointers, errno and panics at the border between C and Rust |
+//! | `border` | pointers, errno and panics between C and Rust |
 //!
 //! No other crate depends on this one.
 

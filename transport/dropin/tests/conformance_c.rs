@@ -1,4 +1,4 @@
-//! Items of the XRC contract that only the C interface can show, one test for each.
+//! One test for each item of the XRC contract that requires the C interface.
 //!
 //! The C program is compiled against the headers of libibverbs and linked with this crate. Without a C
 //! compiler or the headers, the tests are skipped with a message.
@@ -10,9 +10,9 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// The longest time that an item may take, on a loaded machine.
+/// Time limit of an item, long enough for a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
-/// The functions of librdmacm have other names inside of this crate.
+/// Prefix of librdmacm's functions inside of this crate.
 const INNER: &str = "trunkline_";
 
 /// Returns the program, or the reason why it could not be built.
@@ -48,7 +48,7 @@ fn program() -> &'static Result<PathBuf, String> {
     })
 }
 
-/// Returns the newest static library, which is the one that cargo has built together with this test.
+/// Returns the newest static library, which cargo has built together with this test.
 fn library() -> PathBuf {
     let own = std::env::current_exe().expect("this program has a path");
     let directory = own.parent().expect("the path has a directory");

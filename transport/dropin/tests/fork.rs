@@ -1,7 +1,7 @@
-//! A program that forks after it has opened the device: the child uses the device, with a separate
-//! background thread. Without the test harness, since a child would not have its threads.
+//! Tests a program that forks after it has opened the device. The child uses the device with a separate background
+//! thread. The test does not use the test harness, because a child would lack the harness's threads.
 //!
-//! In real time: the test is about processes and threads.
+//! It uses real time, because it tests processes and threads.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
 #[path = "common/mod.rs"]
@@ -34,7 +34,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Flushes a receive by ERR and waits for its event, which needs no address.
+/// Moves a QP to ERR, which flushes a receive, and waits for the event. This needs no address.
 fn flush_and_wait(lab: Lab) {
     // SAFETY: the steps of a verbs program, on an opened context.
     unsafe {
@@ -134,8 +134,8 @@ fn through_memory() -> ExitCode {
     if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Programs block a signal after they have opened the device, and read it by `signalfd`. The device's thread must not
-/// receive the signal, which would end the process.
+/// Programs block a signal after they have opened the device, and read it through `signalfd`. The device's thread must
+/// not receive the signal, which would end the process.
 fn a_blocked_signal_is_the_programs() {
     use nix::sys::signal::{SigSet, Signal, kill};
     let mut read = SigSet::empty();

@@ -1,11 +1,11 @@
-//! Shows what the RDMA devices of this host can do for Trunkline, or why they cannot be used.
+//! Shows the capabilities of this host's RDMA devices for Trunkline, or why they cannot be used.
 //!
 //! ```text
 //! cargo run -p trunkline-rdma-core --features rdma-core --example devices -- [MEBIBYTES]
 //! ```
 //!
-//! Opens each device and registers memory with it, 4 MiB by default. Exits with status 1 and the reason
-//! on standard error if there is no device or one cannot be used.
+//! Opens each device and registers memory with it, 4 MiB by default. If there is no device, or a device cannot be
+//! used, exits with status 1 and the reason on standard error.
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1,15 +1,15 @@
-//! The XRC contract on a device of the host, through libibverbs and librdmacm, item by item.
+//! Tests the XRC contract, item by item, on a device of the host through libibverbs and librdmacm.
 //!
 //! ```text
 //! cargo run -p trunkline-rdma-core --features rdma-core --example nic_conformance -- \
 //!     [--device NAME] [--address IP]... [--json] [ITEM...]
 //! ```
 //!
-//! The device is the first one of the host, or the one that `TRUNKLINE_DEVICE` names. The two sides are at its
-//! first two RoCE v2 addresses of one family, or both at the same address if there is only one. Items that the
-//! device does not support are skipped with the reason. On the drop-in libraries of the software device, which
-//! have XRC, the items between processes run as well, with this program as their other process. Exits with status
-//! 1 if an item fails, with 2 for wrong arguments and without a device.
+//! The device is the one named by `TRUNKLINE_DEVICE`, or the first of the host. The two sides are at its first two
+//! RoCE v2 addresses of one family, or both at the same address if there is only one. Items that the device does not
+//! support are skipped with the reason. The drop-in libraries of the software device support XRC, so the items between
+//! processes run on them as well, with this program as the other process. Exits with status 1 if an item fails, and
+//! with 2 for wrong arguments or without a device.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

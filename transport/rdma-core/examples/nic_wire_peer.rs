@@ -1,4 +1,4 @@
-//! One side of a connection on the wire, on the kernel's device that has the local address. See
+//! One side of a connection on the wire, on the kernel's device with the local address. See
 //! `trunkline_conformance::WireOrder` for its arguments.
 
 use std::process::ExitCode;

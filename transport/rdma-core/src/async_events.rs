@@ -1,10 +1,10 @@
-//! Asynchronous events: from the single descriptor of a context to the openings of its device.
+//! Delivers asynchronous events from the single descriptor of a context to the openings of its device.
 //!
-//! Owns the table of live objects, which maps an event to its opening, and the queue of each opening. An
-//! event names its object by its address. An address that is not in the table belongs to another library's
-//! object; it is neither followed nor acknowledged. Events are acknowledged as soon as they are read. Objects
-//! are created and destroyed with the table locked. So an object cannot be destroyed between the reading of
-//! its event and the acknowledgement, which would block.
+//! A table of live objects maps each event to its opening, and each opening has a queue. An event names its object by
+//! address. An address that is not in the table belongs to another library's object; it is neither followed nor
+//! acknowledged. Events are acknowledged as soon as they are read. Objects are created and destroyed with the table
+//! locked. An object therefore cannot be destroyed between the reading and the acknowledgement of its event, which
+//! would block.
 
 use crate::error::last_errno;
 use crate::handle::Live;
@@ -24,7 +24,7 @@ use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsE
 /// takes events does not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
-/// `ibv_async_event` with the type as a number: a kernel may have more types than the bindings.
+/// `ibv_async_event` with the type as a number, since a kernel may have more types than the bindings.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RawEvent {
@@ -84,7 +84,7 @@ impl AsFd for EventQueue {
     }
 }
 
-/// A live object: the subject of its events, and the opening that created it.
+/// The subject of a live object's events, and the opening that created the object.
 #[derive(Debug)]
 struct Known {
     subject: AsyncSubject,
@@ -126,7 +126,7 @@ impl AsyncEvents {
         Ok(object)
     }
 
-    /// Destroys an object by `destroy`, which returns 0 if it has done so.
+    /// Destroys an object with `destroy`, which returns 0 on success.
     pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
         let mut table = lock(&self.0);
         let status = destroy(object);
@@ -136,7 +136,7 @@ impl AsyncEvents {
         status
     }
 
-    /// Reads the events of the context, delivers them, and takes the next one of `queue`. Returns at once if
+    /// Reads the events of the context, delivers them, and takes the next event from `queue`. Returns at once if
     /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
@@ -150,7 +150,7 @@ impl AsyncEvents {
             // SAFETY: the context is `Live`, and `event` has the size and layout of the C structure.
             if unsafe { ibv_get_async_event(context.raw(), place) } == 0 {
                 if table.deliver(event) {
-                    // SAFETY: the event is as it was read. Its object is in the table, and objects are
+                    // SAFETY: `event` is unchanged since it was read. Its object is in the table, and objects are
                     // destroyed only under the lock that is held here.
                     unsafe { ibv_ack_async_event(place) };
                 }
@@ -192,7 +192,7 @@ impl Table {
         }
     }
 
-    /// Reports, once, that the descriptor has failed for good, and stops waiting for it.
+    /// Reports, once, that the descriptor has failed permanently, and stops waiting for it.
     fn fail(&mut self, context: Live<'_, ibv_context>) {
         self.is_dead = true;
         // SAFETY: the context is `Live`, and its descriptor is open as long as the context.

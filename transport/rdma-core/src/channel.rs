@@ -1,8 +1,8 @@
 //! Completion channels.
 //!
-//! Owns the descriptor that a sleeping thread waits for. The number of a CQ is stored in its
-//! `cq_context`, so no table is needed. Each event is acknowledged as soon as it is read, since the
-//! destruction of a CQ waits for the acknowledgement.
+//! A sleeping thread waits for the channel's descriptor. The number of a CQ is stored in its `cq_context`, so no table
+//! is needed. Each event is acknowledged as soon as it is read, since the destruction of a CQ waits for the
+//! acknowledgement.
 
 use crate::context::{Opened, unblock};
 use crate::error::{Doing, check_destroy, last};
@@ -44,7 +44,7 @@ impl Channel {
         &self.handle
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device of the channel.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -67,15 +67,14 @@ impl CompletionChannel for Channel {
             if unsafe { ibv_get_cq_event(channel.raw(), &raw mut cq, &raw mut context) } != 0 {
                 return None;
             }
-            // SAFETY: libibverbs destroys a CQ only after its events are acknowledged, so this one is not
-            // destroyed.
+            // SAFETY: libibverbs destroys a CQ only after its events are acknowledged, so this CQ is not destroyed.
             unsafe { ibv_ack_cq_events(cq, 1) };
             Some(context.addr() as u64)
         });
         event.ok().flatten()
     }
 
-    /// No-op: libibverbs discards the events of a destroyed CQ.
+    /// No-op, because libibverbs discards the events of a destroyed CQ.
     fn forget(&self, _context: u64) {}
 }
 

@@ -1,10 +1,9 @@
 //! The `ibv_context` of a device, which is always librdmacm's own.
 //!
-//! Owns one of librdmacm's references to a device. Connections use librdmacm's context, and objects of two
-//! contexts cannot be used together. A kernel that removes a device waits until all its contexts are closed,
-//! and librdmacm closes its own when its last reference is released. So this crate does not open another
-//! context. librdmacm has one context per device and process: all openings of a device in this process share
-//! it, and with it the descriptor of its events.
+//! Connections use librdmacm's context, and objects of two contexts cannot be used together. A kernel that removes a
+//! device waits until all its contexts are closed, and librdmacm closes a context when its last reference is released.
+//! This crate therefore holds a reference instead of opening another context. librdmacm has one context per device and
+//! process, so all openings of a device in this process share it and the descriptor of its events.
 
 use crate::async_events::{AsyncEvents, EventQueue};
 use crate::diagnosis;
@@ -20,14 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncSubject, VerbsError};
 
-/// The contexts in use, which are global to the process as librdmacm's are.
+/// The contexts in use, which are global to the process as in librdmacm.
 static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
 /// A device's context, which this value keeps open.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<ibv_context>,
-    /// A list of librdmacm that contains only this device, and so holds the reference.
+    /// A list from librdmacm that contains only this device and holds the reference to it.
     _list: DeviceList,
     name: String,
     guid: u64,
@@ -44,7 +43,7 @@ impl Context {
     /// Opens the device with this name.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if the name is unknown; otherwise librdmacm's error.
+    /// Returns [`VerbsError::NoDevice`] if the name is unknown, or librdmacm's error.
     pub(crate) fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|context| context.strong_count() > 0);
@@ -88,14 +87,14 @@ impl Context {
         &self.events
     }
 
-    /// Returns true if the kernel has removed the device: libibverbs no longer lists it.
+    /// Returns true if the kernel has removed the device, so that libibverbs no longer lists it.
     fn is_removed(&self) -> bool {
         // SAFETY: the list keeps the context open.
         let device = unsafe { (*self.raw.as_ptr()).device };
         let mut count: c_int = 0;
         // SAFETY: the count is local.
         let Some(list) = NonNull::new(unsafe { ibv_get_device_list(&raw mut count) }) else { return false };
-        // A device keeps its address while a context holds it, as this one does.
+        // A device keeps its address while a context, such as this one, holds it.
         // SAFETY: libibverbs returns as many devices as it counts.
         let is_listed = (0..usize::try_from(count).unwrap_or(0))
             .any(|index| std::ptr::eq(unsafe { list.add(index).read() }, device));
@@ -104,10 +103,10 @@ impl Context {
         !is_listed
     }
 
-    /// Closes the kernel's files of a removed device, since the kernel waits for that before it finishes
-    /// the removal. librdmacm closes a context only when it reads the list of devices again and finds
-    /// another device, so it never closes the context of the only device. The descriptors stay open, on
-    /// `/dev/null`: when librdmacm later closes them, it does not close another file.
+    /// Closes the kernel's files of a removed device, since the kernel waits for that before it completes the removal.
+    /// librdmacm closes a context only when it reads the list of devices again and finds another device, so it never
+    /// closes the context of the only device. The descriptors stay open, on `/dev/null`, so that librdmacm does not
+    /// close other files when it later closes them.
     fn release_files(&self) {
         // SAFETY: the list keeps the context open.
         let files = unsafe { [(*self.raw.as_ptr()).async_fd, (*self.raw.as_ptr()).cmd_fd] };
@@ -225,7 +224,7 @@ impl DeviceList {
         if others.is_empty() {
             return Ok(self);
         }
-        // librdmacm frees a list with `free`, so a list from `calloc` can be passed to it.
+        // librdmacm frees a list with `free`, so it accepts a list from `calloc`.
         // SAFETY: `calloc` takes two numbers, and its result is checked.
         let rest = unsafe { libc::calloc(others.len() + 1, size_of::<*mut ibv_context>()) };
         let Some(rest) = NonNull::new(rest.cast::<*mut ibv_context>()) else {

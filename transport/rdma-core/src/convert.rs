@@ -1,7 +1,7 @@
 //! Converts between the C structures and the types of the verbs traits.
 //!
-//! Pure conversions: completions, attributes of QPs and ports, GIDs. A newer library or a vendor may use
-//! numbers unknown to the bindings, so the conversions accept every value.
+//! Completions, GIDs, and attributes of QPs and ports are converted. The conversions accept every value, because a
+//! newer library or a vendor may use numbers unknown to the bindings.
 
 use crate::mr;
 use rdma_sys::*;
@@ -48,7 +48,7 @@ pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     }
 }
 
-/// Converts a status from its number in `ibv_wc_status`. An unknown one is a general error.
+/// Converts a status from its number in `ibv_wc_status`. An unknown status is a general error.
 fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     use CompletionStatus as S;
     const ALL: [CompletionStatus; 24] = [
@@ -125,8 +125,7 @@ pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     }
 }
 
-/// Converts a path MTU from its number in C. An unknown one becomes the smallest, which every link
-/// carries.
+/// Converts a path MTU from its number in C. An unknown number becomes the smallest MTU, which every link supports.
 pub(crate) fn mtu(code: ibv_mtu::Type) -> Mtu {
     u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Mtu256)
 }
@@ -169,7 +168,7 @@ pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     Some((attr, c_int::try_from(mask).ok()?))
 }
 
-/// The mask for `ibv_query_qp`: all attributes that a QP of these types has.
+/// The mask for `ibv_query_qp`, with all attributes of QPs of these types.
 pub(crate) const QUERY_MASK: c_int = {
     use ibv_qp_attr_mask as M;
     let mask = M::IBV_QP_STATE.0
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_any_number_are_understood() {
+    fn completions_with_unknown_numbers_are_converted() {
         let received = completion(&entry(0, ibv_wc_opcode::IBV_WC_RECV, WC_WITH_IMM));
         assert_eq!((received.opcode, received.immediate), (CompletionOpcode::Receive, 0x0102_0304));
         assert_eq!((received.byte_length, received.flags), (9, CompletionFlags::WITH_IMMEDIATE));

@@ -1,14 +1,14 @@
 //! Hardware counters of a device's first port.
 //!
-//! Owns the mapping from files of sysfs to the counters' common names. Drivers have different files;
-//! counters whose files do not exist are left out.
+//! Maps files of sysfs to the counters' common names. Drivers provide different files, and counters without a file are
+//! omitted.
 
 use std::fs;
 use std::path::PathBuf;
 use trunkline_verbs::Counter;
 
-/// A file below `/sys/class/infiniband/DEVICE/ports/1`, and the counter's name. The first file of a
-/// name that exists is read.
+/// A file below `/sys/class/infiniband/DEVICE/ports/1`, and the counter's name. Of several files with the same counter
+/// name, the first existing one is read.
 const FILES: [(&str, &str); 16] = [
     ("hw_counters/sent_pkts", "packets_sent"),
     ("counters/port_xmit_packets", "packets_sent"),
@@ -32,7 +32,7 @@ const FILES: [(&str, &str); 16] = [
 #[derive(Debug)]
 pub(crate) struct Counters {
     folder: PathBuf,
-    /// The values when the device was opened. The kernel counts from when the device appeared.
+    /// The values at the opening of the device. The kernel counts from the device's creation.
     at_open: Vec<Counter>,
 }
 
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn counters_start_when_device_is_opened() {
         let folder = std::env::temp_dir().join(format!("trunkline-counters-{}", std::process::id()));
-        // A killed process may have had the same number.
+        // A killed process may have had the same process id.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("hw_counters")).unwrap();
         let sent = folder.join("hw_counters/sent_pkts");

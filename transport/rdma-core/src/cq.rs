@@ -1,6 +1,6 @@
 //! Completion queues.
 //!
-//! Owns the CQ and the conversion of its entries, which are read in batches on the stack.
+//! Entries are read in batches on the stack and then converted.
 
 use crate::channel::Channel;
 use crate::context::Opened;
@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_verbs::{AsyncSubject, Completion, CompletionQueue, Notify, VerbsError};
 
-/// Number of entries read from the device at once. They take 2 KiB of stack.
+/// Number of entries read from the device at once, which take 2 KiB of stack.
 const BATCH: usize = 32;
 
 /// A completion queue.
@@ -66,7 +66,7 @@ impl Cq {
         &self.handle
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device of the CQ.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -120,7 +120,7 @@ impl CompletionQueue for Cq {
         self.handle.with(|cq| {
             // SAFETY: the CQ is `Live`.
             check(Doing::ResizeCq, unsafe { ibv_resize_cq(cq.raw(), cqe) })?;
-            // SAFETY: the CQ is `Live`. Only resizing writes the field, and the lock allows one at a time.
+            // SAFETY: the CQ is `Live`. Only resizing writes the field, and the lock excludes concurrent resizing.
             *capacity_cqe = unsafe { (*cq.raw()).cqe }.try_into().unwrap_or(0);
             Ok(())
         })?

@@ -1,7 +1,7 @@
 //! Opened devices, which create all other objects.
 //!
-//! Owns the checks that the objects of one call belong to one device and fit together. `limits` has the
-//! one-time queries when the device is opened.
+//! A device checks that the objects of one call belong to it and are compatible. `limits` contains the queries that
+//! run once, when the device is opened.
 
 use crate::channel::Channel;
 use crate::cm::Manager;
@@ -111,7 +111,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// Returns the capacities to request: 0 where the type does not use them (contract C2).
+    /// Returns the capacities to request, which are 0 where the type does not use them (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;

@@ -1,8 +1,7 @@
 //! Reasons why devices or connections cannot be opened.
 //!
-//! Owns the check of /dev/infiniband. librdmacm returns ENODEV or EPERM for nearly every cause, or omits a
-//! device from its list, but a module that is not loaded needs another remedy than a file without
-//! permission.
+//! librdmacm returns ENODEV or EPERM for nearly every cause, or omits a device from its list. This module checks the
+//! files in /dev/infiniband, because a missing module requires another remedy than a file without permission.
 
 use crate::listing;
 use std::fs::OpenOptions;
@@ -13,8 +12,7 @@ use trunkline_verbs::VerbsError;
 /// The directory of the kernel's RDMA files.
 const FOLDER: &str = "/dev/infiniband";
 
-/// Returns the error to report instead of `returned`, which librdmacm has returned for the list of all
-/// devices.
+/// Returns the error to report instead of `returned`, librdmacm's error for the list of all devices.
 pub(crate) fn of(returned: VerbsError) -> VerbsError {
     // If there is no device, the returned error is the explanation.
     match listing::devices() {
@@ -23,7 +21,7 @@ pub(crate) fn of(returned: VerbsError) -> VerbsError {
     }
 }
 
-/// Returns the error to report instead of `returned` for one device, which librdmacm does not list.
+/// Returns the error to report instead of `returned` for a device that librdmacm does not list.
 pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     match listing::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {
@@ -74,7 +72,7 @@ mod tests {
     #[test]
     fn missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
-        // A killed process may have had the same number.
+        // A killed process may have had the same process id.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let without_verbs = of_files(&folder).unwrap();

@@ -1,7 +1,7 @@
-//! Meaning of libibverbs' errnos, and the user's remedies.
+//! Meaning of libibverbs' errnos, and remedies for the user.
 //!
-//! Owns the mapping from errno to [`VerbsError`]. Each caller names the operation, because the same errno
-//! has different causes in different operations.
+//! Maps errnos to [`VerbsError`]. Each caller names the operation, because an errno has different causes in different
+//! operations.
 
 use std::ffi::c_int;
 use trunkline_verbs::VerbsError;
@@ -39,18 +39,18 @@ pub(crate) enum Doing {
     Destroy(&'static str),
 }
 
-/// Returns the error of the last C call of this thread.
+/// Returns the error of this thread's last C call.
 pub(crate) fn last(doing: Doing) -> VerbsError {
     named(doing, last_errno())
 }
 
-/// Returns the errno of the last C call of this thread.
+/// Returns the errno of this thread's last C call.
 pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Checks the result of a C function: `Ok` for 0. libibverbs returns an errno; some of its providers return
-/// the negative, some -1 and set errno.
+/// Converts the result of a C function. Returns `Ok` for 0. libibverbs returns an errno; some of its providers return
+/// a negative errno, and others set errno and return -1.
 pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     match status {
         0 => Ok(()),
@@ -59,7 +59,7 @@ pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     }
 }
 
-/// Returns the error of a failed destruction.
+/// Returns the error for a failed destruction.
 pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
     check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
 }

@@ -1,8 +1,8 @@
 //! Pointers to C objects that may be destroyed while the Rust objects around them still exist.
 //!
-//! Owns the rule that no C function gets a pointer to a destroyed object: a use holds the lock for reading,
-//! the destruction for writing. Uses never wait for one another, and a use must not lock the same handle
-//! again. A use gets a [`Live`] pointer, whose lifetime is the lifetime of the lock.
+//! A C function never gets a pointer to a destroyed object, because a use holds the lock for reading, and the
+//! destruction for writing. Uses never wait for one another, and a use must not lock the same handle again. A use gets
+//! a [`Live`] pointer, whose lifetime is the lifetime of the lock.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -49,7 +49,7 @@ unsafe impl<T> Send for Handle<T> {}
 unsafe impl<T> Sync for Handle<T> {}
 
 impl<T> Handle<T> {
-    /// Takes over an object created by libibverbs: only this handle destroys it.
+    /// Takes over an object created by libibverbs.
     ///
     /// # Safety
     /// The object is not destroyed, and only this value destroys it.
@@ -57,10 +57,10 @@ impl<T> Handle<T> {
         Self(RwLock::new(Some(raw)))
     }
 
-    /// Calls `with` on the object, which is not destroyed during that time.
+    /// Calls `with` on the object, which is not destroyed during the call.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it is destroyed already.
+    /// Returns [`VerbsError::Gone`] if the object is already destroyed.
     #[inline]
     pub(crate) fn with<R>(&self, with: impl FnOnce(Live<'_, T>) -> R) -> Result<R, VerbsError> {
         let raw = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -75,18 +75,18 @@ impl<T> Handle<T> {
     /// objects.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it is destroyed already.
+    /// Returns [`VerbsError::Gone`] if the object is already destroyed.
     pub(crate) fn hold(&self) -> Result<Held<'_, T>, VerbsError> {
         let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let raw = guard.ok_or(VerbsError::Gone)?;
         Ok(Held { raw, _guard: guard })
     }
 
-    /// Destroys the object by `destroy`, which returns the result of libibverbs: 0, or an errno if the object
-    /// was not destroyed.
+    /// Destroys the object with `destroy`, which returns the result of libibverbs, an errno if the object was not
+    /// destroyed.
     ///
     /// # Errors
-    /// The error that `named` returns for the errno; [`VerbsError::Gone`] if the object is destroyed already.
+    /// Returns the error that `named` returns for the errno, or [`VerbsError::Gone`] if the object is already destroyed.
     pub(crate) fn destroy(
         &self,
         destroy: impl FnOnce(Live<'_, T>) -> c_int,

@@ -1,9 +1,9 @@
-//! The functions that libibverbs has only in its header, in Rust.
+//! Rust versions of the functions that libibverbs defines only in its header.
 //!
-//! Owns the calls through the tables of functions: `ibv_context.ops` for the data path, and for extended
-//! verbs the `verbs_context` that surrounds an `ibv_context`. Each function here corresponds to one inline
-//! function of verbs.h, with the same checks and results. The inline functions of the bindings are not
-//! used, because they fail on 64-bit machines. Only this file reads those tables.
+//! They call through the tables of functions: `ibv_context.ops` for the data path and, for extended verbs, the
+//! `verbs_context` around an `ibv_context`. Each function corresponds to one inline function of verbs.h, with the same
+//! checks and results. The inline functions of the bindings are not used, because they fail on 64-bit machines. Only
+//! this file reads the tables.
 
 use crate::handle::Live;
 use rdma_sys::*;
@@ -22,12 +22,12 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// Returns the extended context, if there is one that has the function at `offset` (`verbs_get_ctx_op`).
+/// Returns the extended context, if it exists and contains the function at `offset` (`verbs_get_ctx_op`).
 fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<verbs_context>> {
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.
     let mark = unsafe { (*context).abi_compat };
-    // The mark has all bits of the pointer set, not only 32.
+    // All bits of the pointer are set in the mark, not only 32.
     if mark.addr() != usize::MAX {
         return None;
     }
@@ -35,9 +35,9 @@ fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<ver
     // before it belong to the same object.
     let extended = unsafe { context.cast::<u8>().sub(offset_of!(verbs_context, context)) };
     let extended = NonNull::new(extended.cast::<verbs_context>())?;
-    // SAFETY: `sz` is one of its oldest fields, which every version has.
+    // SAFETY: every version of the structure has the field `sz`.
     let size = unsafe { (*extended.as_ptr()).sz };
-    // Versions added fields at the front: the structure of an older library lacks the first ones.
+    // Newer versions add fields at the front, so the structure of an older library lacks the first fields.
     (size >= size_of::<verbs_context>() - offset).then_some(extended)
 }
 
@@ -64,7 +64,7 @@ fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// `ibv_open_xrcd`: null and errno if it fails.
+/// `ibv_open_xrcd`: returns null and sets errno on failure.
 pub(crate) fn open_xrcd(
     context: Live<'_, ibv_context>,
     attributes: &mut ibv_xrcd_init_attr,
@@ -77,19 +77,19 @@ pub(crate) fn open_xrcd(
     unsafe { open(context.raw(), attributes) }
 }
 
-/// `ibv_close_xrcd`: 0 or an errno.
+/// `ibv_close_xrcd`: returns 0 or an errno.
 ///
 /// # Safety
 /// The domain is not used after this has returned 0.
 pub(crate) unsafe fn close_xrcd(xrcd: Live<'_, ibv_xrcd>) -> c_int {
     match context_of!(xrcd).and_then(|context| extended_op!(context, close_xrcd)) {
-        // SAFETY: the domain is open while it is `Live`, and this function's contract for later.
+        // SAFETY: the domain is open while it is `Live`, and by this function's contract it is not used afterwards.
         Some(close) => unsafe { close(xrcd.raw()) },
         None => libc::EOPNOTSUPP,
     }
 }
 
-/// `ibv_create_srq_ex` for an XRC SRQ; null and errno if it fails.
+/// `ibv_create_srq_ex` for an XRC SRQ; returns null and sets errno on failure.
 ///
 /// # Safety
 /// No object that `attributes` names is destroyed during the call.
@@ -101,11 +101,11 @@ pub(crate) unsafe fn create_srq_ex(
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the context is open while it is `Live`; this function's contract for the objects.
+    // SAFETY: the context is open while it is `Live`, and by this function's contract the objects are not destroyed.
     unsafe { create(context.raw(), attributes) }
 }
 
-/// `ibv_get_srq_num`: 0 or an errno.
+/// `ibv_get_srq_num`: returns 0 or an errno.
 pub(crate) fn get_srq_num(srq: Live<'_, ibv_srq>, number: &mut u32) -> c_int {
     match context_of!(srq).and_then(|context| extended_op!(context, get_srq_num)) {
         // SAFETY: the SRQ is not destroyed while it is `Live`.
@@ -114,7 +114,7 @@ pub(crate) fn get_srq_num(srq: Live<'_, ibv_srq>, number: &mut u32) -> c_int {
     }
 }
 
-/// `ibv_create_qp_ex`: null and errno if it fails.
+/// `ibv_create_qp_ex`: returns null and sets errno on failure.
 ///
 /// # Safety
 /// No object that `attributes` names is destroyed during the call.
@@ -124,19 +124,19 @@ pub(crate) unsafe fn create_qp_ex(
 ) -> *mut ibv_qp {
     if attributes.comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
         let pd = attributes.pd;
-        // SAFETY: the extended structure begins with the fields of the plain one; this
-        // function's contract for the objects.
+        // SAFETY: the extended structure begins with the fields of the plain one, and by this function's contract the
+        // objects are not destroyed.
         return unsafe { ibv_create_qp(pd, std::ptr::from_mut(attributes).cast()) };
     }
     let Some(create) = extended_op!(context, create_qp_ex) else {
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the context is open while it is `Live`; this function's contract for the objects.
+    // SAFETY: the context is open while it is `Live`, and by this function's contract the objects are not destroyed.
     unsafe { create(context.raw(), attributes) }
 }
 
-/// `ibv_open_qp`: null and errno if it fails.
+/// `ibv_open_qp`: returns null and sets errno on failure.
 ///
 /// # Safety
 /// The domain that `attributes` names is not closed during the call.
@@ -148,14 +148,14 @@ pub(crate) unsafe fn open_qp(
         set_errno(libc::EOPNOTSUPP);
         return null_mut();
     };
-    // SAFETY: the context is open while it is `Live`; this function's contract for the domain.
+    // SAFETY: the context is open while it is `Live`, and by this function's contract the domain is not closed.
     unsafe { open(context.raw(), attributes) }
 }
 
-/// `ibv_query_port`: 0 or an errno. Fields that an older library does not fill in stay as they were.
+/// `ibv_query_port`: returns 0 or an errno. Fields that an older library does not fill in are unchanged.
 pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &mut ibv_port_attr) -> c_int {
     match extended_op!(context, query_port) {
-        // SAFETY: the context is open while it is `Live`, and the structure has the size that is named.
+        // SAFETY: the context is open while it is `Live`, and the structure has the given size.
         Some(query) => unsafe { query(context.raw(), port, attributes, size_of::<ibv_port_attr>()) },
         // SAFETY: the context is open while it is `Live`. The exported function fills the older, shorter form
         // of the structure.
@@ -163,7 +163,7 @@ pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &
     }
 }
 
-/// `ibv_query_gid_table`: the number of entries that were filled in, or a negative errno.
+/// `ibv_query_gid_table`: returns the number of entries filled in, or a negative errno.
 pub(crate) fn query_gid_table(context: Live<'_, ibv_context>, entries: &mut [ibv_gid_entry]) -> isize {
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`, and the library writes no more entries than the
@@ -173,7 +173,7 @@ pub(crate) fn query_gid_table(context: Live<'_, ibv_context>, entries: &mut [ibv
     }
 }
 
-/// `ibv_post_send`: 0, or an errno and the request that was refused.
+/// `ibv_post_send`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
 /// `requests` is a linked list that ends with null, and what its requests point to is valid during the
@@ -193,7 +193,7 @@ pub(crate) unsafe fn post_send(
     }
 }
 
-/// `ibv_post_recv`: 0, or an errno and the request that was refused.
+/// `ibv_post_recv`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
 /// `requests` is a linked list that ends with null, and what its requests point to is valid during the
@@ -213,7 +213,7 @@ pub(crate) unsafe fn post_recv(
     }
 }
 
-/// `ibv_post_srq_recv`: 0, or an errno and the request that was refused.
+/// `ibv_post_srq_recv`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
 /// `requests` is a linked list that ends with null, and what its requests point to is valid during the
@@ -233,7 +233,7 @@ pub(crate) unsafe fn post_srq_recv(
     }
 }
 
-/// `ibv_poll_cq`: the number of written completions, negative after a failure of the device.
+/// `ibv_poll_cq`: returns the number of written completions, or a negative number after a failure of the device.
 #[inline]
 pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_wc>]) -> c_int {
     let count = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
@@ -245,7 +245,7 @@ pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_w
     }
 }
 
-/// `ibv_req_notify_cq`: 0 or an errno.
+/// `ibv_req_notify_cq`: returns 0 or an errno.
 pub(crate) fn req_notify_cq(cq: Live<'_, ibv_cq>, solicited_only: bool) -> c_int {
     // SAFETY: the CQ is not destroyed while it is `Live`, nor is its context closed.
     match unsafe { (*(*cq.raw()).context).ops.req_notify_cq } {
@@ -318,7 +318,7 @@ mod tests {
             ibv_comp_channel { fd }
             ibv_async_event { element, event_type }
         }
-        // The bindings name the unions, the header the fields in them.
+        // The bindings name the unions, and the header names the fields in them.
         let srqn = offset_of!(ibv_send_wr, qp_type) + offset_of!(xrc_t, remote_srqn);
         assert_eq!(srqn, in_c("offsetof ibv_send_wr qp_type.xrc.remote_srqn"));
         let immediate = offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union);
@@ -336,7 +336,7 @@ mod tests {
         table.open_xrcd = Some(refuse);
         let table = Box::into_raw(table);
         let open = || {
-            // SAFETY: the table is freed only at the end, and it has all that the function reads.
+            // SAFETY: the table is freed only at the end, and it contains all fields that the function reads.
             let context = unsafe { Live::new(NonNull::new_unchecked(&raw mut (*table).context)) };
             let mut attributes = ibv_xrcd_init_attr { comp_mask: 0, fd: -1, oflags: 0 };
             assert!(open_xrcd(context, &mut attributes).is_null());

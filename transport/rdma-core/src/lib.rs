@@ -1,13 +1,12 @@
-//! RDMA devices of the kernel: the verbs traits over libibverbs and librdmacm.
+//! The verbs traits for the kernel's RDMA devices, over libibverbs and librdmacm.
 //!
-//! With the feature `rdma-core` this crate is a provider of [`trunkline_verbs`] for all devices that
-//! libibverbs and librdmacm serve, from a physical NIC to the kernel's soft RoCE. Building it needs
-//! Debian's libibverbs-dev, librdmacm-dev and libclang-dev. Without the feature it is empty, so that the
-//! whole workspace builds on a machine that has only Rust.
+//! With the feature `rdma-core` this crate is a provider of [`trunkline_verbs`] for all devices that libibverbs and
+//! librdmacm serve, from a physical NIC to the kernel's soft RoCE. Building it requires Debian's libibverbs-dev,
+//! librdmacm-dev and libclang-dev. Without the feature the crate is empty, so that the whole workspace builds on a
+//! machine with only Rust.
 //!
-//! Objects hold the objects that they use. A program may drop them in any order: the C objects are destroyed
-//! in the order that C needs. All of them are created on the one `ibv_context` that librdmacm keeps for a
-//! device.
+//! Objects hold the objects that they use. A program may drop them in any order, and the C objects are destroyed in
+//! the order that C requires. All are created on the single `ibv_context` that librdmacm keeps for a device.
 #![cfg(feature = "rdma-core")]
 
 mod async_events;

@@ -1,7 +1,7 @@
-//! Limits and capabilities of a device, queried once, when it is opened.
+//! Limits and capabilities of a device, queried once when it is opened.
 //!
-//! Devices do not report two of these values, so they are found by trial: if a device that announces XRC
-//! has XRC domains, and the maximum size of inline data.
+//! Devices do not report two of them, which are found by trial: XRC domains on a device that announces XRC, and the
+//! maximum size of inline data.
 
 use crate::context::Opened;
 use crate::convert::{limit, small_limit, zeroed};
@@ -17,7 +17,7 @@ use trunkline_verbs::{
     DeviceAttributes, DeviceCapabilities, QpType, QueueCapacities, QueuePair, VerbsError, XrcdFlags,
 };
 
-/// The sizes of inline data, in bytes, that are tried from the largest on.
+/// Sizes of inline data to try, in bytes, in this order.
 const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
 
 /// Returns the device's attributes, with the limits that must be found by trial.
@@ -61,7 +61,7 @@ pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, Verbs
     })
 }
 
-/// Returns true if an XRC domain can be opened: some devices announce XRC but have no domains.
+/// Returns true if an XRC domain can be opened. Some devices announce XRC but do not support domains.
 fn has_xrc(opened: &Arc<Opened>) -> bool {
     match Xrcd::open(Arc::clone(opened), None, XrcdFlags::CREATE) {
         Ok(_) => true,
@@ -81,8 +81,7 @@ pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, Verb
     Ok(attr)
 }
 
-/// Returns the maximum inline data of a request, in bytes: the largest size with which an RC QP can be
-/// created.
+/// Returns the maximum inline data of a request, in bytes. It is the largest size with which an RC QP can be created.
 fn max_inline_data(opened: &Arc<Opened>, max_cqe: u32) -> Result<u32, VerbsError> {
     let pd = Pd::new(Arc::clone(opened))?;
     let cq = Arc::new(Cq::new(Arc::clone(opened), 1, max_cqe, None, 0)?);

@@ -1,7 +1,7 @@
 //! The devices that libibverbs lists, with their names and GUIDs.
 //!
-//! Does not open the devices, so it needs no access rights. Called for the provider's list of devices, and for the
-//! explanation of an error.
+//! The devices are not opened, so no access rights are needed. The provider's list of devices and the explanation of
+//! errors use this list.
 
 use crate::error::{Doing, last, named};
 use rdma_sys::{
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_int};
 use std::ptr::NonNull;
 use trunkline_verbs::{DeviceInfo, VerbsError};
 
-/// Returns the devices that libibverbs lists now.
+/// Returns the devices that libibverbs lists.
 pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
     let mut count: c_int = 0;
     // SAFETY: the count is a local variable.
@@ -32,16 +32,16 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
 /// Returns the name of a device.
 ///
 /// # Safety
-/// The device is not freed: a list of devices or a context holds it.
+/// A list of devices or a context keeps the device from being freed.
 pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
-    // SAFETY: this function's contract; the name ends with a zero.
+    // SAFETY: by this function's contract the device is not freed, and its name ends with a zero.
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
 }
 
 /// Returns the GUID of a device, in host order.
 ///
 /// # Safety
-/// As for [`name_of`].
+/// Same as [`name_of`].
 pub(crate) unsafe fn guid_of(device: *mut ibv_device) -> u64 {
     // SAFETY: this function's contract.
     u64::from_be(unsafe { ibv_get_device_guid(device) })

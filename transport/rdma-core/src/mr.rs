@@ -1,4 +1,4 @@
-//! Memory regions: registering memory, and keeping it until it is deregistered.
+//! Memory regions, which keep their memory until they are deregistered.
 
 use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
@@ -105,7 +105,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // If a region cannot be deregistered, its memory is leaked: the device may still write to it.
+        // If a region cannot be deregistered, its memory is leaked, because the device may still write to it.
         let result = self.destroy();
         if !matches!(result, Ok(()) | Err(VerbsError::Gone)) {
             std::mem::forget(Arc::clone(&self.memory));

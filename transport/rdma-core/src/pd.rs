@@ -1,4 +1,4 @@
-//! Protection domains as C objects. Their use is in `registration.rs`.
+//! Protection domains as C objects. `registration.rs` implements their trait.
 
 use crate::context::Opened;
 use crate::error::{Doing, check_destroy, last};
@@ -32,7 +32,7 @@ impl Pd {
         &self.handle
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device of the domain.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -42,7 +42,7 @@ impl Pd {
         self.this.upgrade()
     }
 
-    /// Deallocates the C object; later calls return [`VerbsError::Gone`].
+    /// Deallocates the C object. Later calls return [`VerbsError::Gone`].
     pub(crate) fn deallocate(&self) -> Result<(), VerbsError> {
         self.handle.destroy(
             // SAFETY: the domain is `Live`. If the call succeeds, `Handle::destroy` clears the pointer, so

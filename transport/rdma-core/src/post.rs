@@ -1,7 +1,7 @@
 //! Posting work requests.
 //!
-//! Owns the building of linked lists of C structures on the stack, in batches, without allocations. Lists of
-//! SGEs are passed on unchanged, since [`Sge`] has the layout of `ibv_sge`.
+//! Linked lists of C structures are built on the stack, in batches and without allocations. Lists of SGEs are passed
+//! on unchanged, since [`Sge`] has the layout of `ibv_sge`.
 
 use crate::error::{Doing, check};
 use crate::handle::Live;
@@ -15,7 +15,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Maximum number of requests posted with one doorbell. They take 4 KiB of stack.
+/// Maximum number of requests posted with one doorbell, which take 4 KiB of stack.
 const BATCH: usize = 32;
 
 const _: () = assert!(
@@ -68,7 +68,7 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// The queue that receives are posted to.
+/// The queue to which receives are posted.
 #[derive(Clone, Copy)]
 pub(crate) enum Receiver<'a> {
     /// The receive queue of a QP.
@@ -113,7 +113,7 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
     Ok(())
 }
 
-/// Returns the result of one call. Earlier calls posted `posted` requests. If the device does not set
+/// Returns the result of one call after earlier calls posted `posted` requests. If the device does not set
 /// `refused`, the first request of the call counts as refused.
 fn outcome<T>(
     status: c_int,

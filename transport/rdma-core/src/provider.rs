@@ -1,11 +1,11 @@
-//! The provider: lists and opens the devices of libibverbs.
+//! The provider, which lists and opens the devices of libibverbs.
 
 use crate::device::RdmaDevice;
 use crate::listing;
 use std::sync::Arc;
 use trunkline_verbs::{Device, DeviceInfo, Provider, VerbsError};
 
-/// The provider of the kernel's RDMA devices, by libibverbs and librdmacm.
+/// The provider of the kernel's RDMA devices, through libibverbs and librdmacm.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RdmaCore;
 

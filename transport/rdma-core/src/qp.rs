@@ -1,4 +1,4 @@
-//! Queue pairs. A TGT may have several handles, each of them a [`Qp`].
+//! Queue pairs. A TGT may have several handles, and each is a [`Qp`].
 
 use crate::async_events::of_qp;
 use crate::context::Opened;
@@ -42,7 +42,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Creates a QP of parts that fit its type; the caller has checked that.
+    /// Creates a QP from parts that fit its type, as checked by the caller.
     pub(crate) fn create(
         opened: Arc<Opened>,
         qp_type: QpType,
@@ -58,7 +58,7 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // Lock a CQ that both sides share only once: while a writer waits, a second read lock would deadlock.
+        // Lock a CQ shared by both queues only once, because a second read lock would deadlock while a writer waits.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
@@ -121,17 +121,17 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// Returns the opened device that the QP was created on.
+    /// Returns the opened device of the QP.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
 
-    /// Changes the QP by C attributes that `rdma_init_qp_attr` has returned.
+    /// Changes the QP with C attributes from `rdma_init_qp_attr`.
     ///
     /// # Errors
     /// Same as [`QueuePair::modify`].
     pub(crate) fn modify_raw(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), VerbsError> {
-        // SAFETY: the QP is `Live`, and libibverbs reads what the mask names.
+        // SAFETY: the QP is `Live`, and the attributes are borrowed exclusively.
         let status = self.handle.with(|qp| unsafe { ibv_modify_qp(qp.raw(), attributes, mask) })?;
         check(Doing::ModifyQp, status)
     }

@@ -1,4 +1,4 @@
-//! Shared receive queues, basic ones and those for XRC.
+//! Shared receive queues, both basic and XRC.
 
 use crate::context::Opened;
 use crate::convert::zeroed;
@@ -21,7 +21,7 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(crate) struct Srq {
     handle: Handle<ibv_srq>,
-    /// The number that peers name; only an XRC SRQ has one.
+    /// Number of an XRC SRQ, by which peers address it; `None` for a basic SRQ.
     number: Option<SrqNumber>,
     opened: Arc<Opened>,
     // Resources that the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
@@ -82,12 +82,12 @@ impl Srq {
         &self.handle
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device of the SRQ.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
 
-    /// Returns true if it is an XRC SRQ.
+    /// Returns true for an XRC SRQ.
     pub(crate) fn is_xrc(&self) -> bool {
         self.xrc.is_some()
     }

@@ -1,4 +1,4 @@
-//! XRC domains: opening and closing them.
+//! Opening and closing of XRC domains.
 
 use crate::context::Opened;
 use crate::error::{Doing, check_destroy, last};
@@ -46,7 +46,7 @@ impl Xrcd {
         &self.handle
     }
 
-    /// Returns the opened device that it was created on.
+    /// Returns the opened device of the domain.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

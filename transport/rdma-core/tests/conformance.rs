@@ -9,7 +9,7 @@ mod tests {
     use super::common::OnHost;
     use trunkline_conformance::{ITEMS, Outcome, run};
 
-    /// Without a device the test prints a message and passes, since most machines have none. To run it on the
+    /// Without a device the test prints a message and passes, since most machines have no RDMA device. To run it on the
     /// software device through the drop-in libraries: `cargo dropin`, then
     /// `LD_LIBRARY_PATH=$PWD/target/dropin cargo test -p trunkline-rdma-core --features rdma-core`.
     #[test]

@@ -1,7 +1,7 @@
-//! Cases that the conformance suite does not cover: long lists of requests, the delivery of events to openings,
-//! and objects that are dropped in any order.
+//! Tests of cases that the conformance suite does not cover. They are long lists of requests, the delivery of events
+//! to openings, and objects that are dropped in any order.
 //!
-//! In real time, because the device is the kernel's or another library's.
+//! The tests run in real time, because the device belongs to the kernel or another library.
 #![cfg(feature = "rdma-core")]
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ mod tests {
     };
 
     const WAIT_AT_MOST: Duration = Duration::from_secs(60);
-    /// More requests than two batches, and not a multiple of one.
+    /// A number of requests that exceeds two batches and is not a multiple of a batch.
     const MANY: u32 = 75;
 
     /// Returns the device of the host. Without one the test is skipped with a message.
@@ -43,7 +43,7 @@ mod tests {
             Self::with(host, None)
         }
 
-        /// Creates a station, with an SRQ of this context number if there is one.
+        /// Creates a station, with an SRQ if a context number is given for it.
         fn with(host: &OnHost, srq: Option<u64>) -> Self {
             let device = host.open().unwrap();
             let pd = device.alloc_pd().unwrap();
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(event, Some(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, subject }));
         assert_eq!(own.device.next_async_event(), None);
         assert!(!is_readable(&own.device, PollTimeout::ZERO));
-        // The event is acknowledged, so this does not wait.
+        // The event is acknowledged, so the destruction does not wait.
         own.qp.destroy().unwrap();
         srq.destroy().unwrap();
     }

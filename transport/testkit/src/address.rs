@@ -1,16 +1,16 @@
-//! Loopback addresses for tests that run in parallel. Port 4791 is taken once per address, so each test
-//! needs separate addresses.
+//! Loopback addresses for tests that run in parallel. Port 4791 can be bound once per address, so each test requires
+//! separate addresses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Port of [`fresh_address`].
+/// Port returned by [`fresh_address`].
 const PORT: u16 = 7471;
 
-/// Returns a loopback address in 127.64.0.0/10 that no other test uses: random for each process, then
-/// counted.
+/// Returns a loopback address in 127.64.0.0/10 that no other test uses. The first address of a process is random, and
+/// the following ones are consecutive.
 #[must_use]
 pub fn fresh_ip() -> Ipv4Addr {
     static START: OnceLock<u32> = OnceLock::new();

@@ -1,17 +1,17 @@
-//! Certificates and keys of nodes in measurements and simulations.
+//! Certificates and keys for nodes in measurements and simulations.
 #![forbid(unsafe_code)]
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, SanType};
 use std::net::IpAddr;
 
-/// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32 bytes of its seed follow.
+/// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32-byte seed follows it.
 const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
-/// Issues a certificate for an address. Returns the certificate, its key and the root, as PEM. The keys are the same in every
-/// process, so processes trust each other, and anyone can create such certificates.
+/// Issues a certificate for an address. Returns the certificate, its key and the root, as PEM. The keys are the same
+/// in every process, so that processes trust each other. Anyone can create such certificates.
 ///
 /// # Panics
-/// If the certificate cannot be created, which is a bug.
+/// Panics if the certificate cannot be created, which is a bug.
 #[must_use]
 pub fn certificate(address: IpAddr) -> [String; 3] {
     let mut params = CertificateParams::default();
@@ -28,7 +28,7 @@ pub fn certificate(address: IpAddr) -> [String; 3] {
 /// Returns the Ed25519 key with this seed.
 ///
 /// # Panics
-/// If the key cannot be created, which is a bug.
+/// Panics if the key cannot be created, which is a bug.
 #[must_use]
 pub fn ed25519(seed: [u8; 32]) -> KeyPair {
     KeyPair::try_from([ED25519, &seed].concat()).expect("PKCS #8 of Ed25519")

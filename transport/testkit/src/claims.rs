@@ -1,11 +1,11 @@
-//! The result of a fault rig: one line per claim or one JSON object, and the exit status of the program.
+//! The result of a fault rig, as one line per claim or one JSON object, and as the exit status of the program.
 
 use serde_json::{Value, json};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// The claims of one run. Each is printed as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`, or all of
-/// them as JSON at the end.
+/// The claims of one run. Each claim is printed as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`, or all are
+/// printed as JSON at the end.
 #[derive(Debug)]
 pub struct Claims {
     run: String,
@@ -71,10 +71,10 @@ impl Claims {
         self.failed
     }
 
-    /// Ends the run, and prints the object if JSON is wanted.
+    /// Ends the run, and prints the JSON object if JSON was requested.
     ///
     /// # Errors
-    /// The number of claims that do not hold, if any.
+    /// Returns the number of claims that do not hold, if any.
     pub fn end(self) -> Result<(), String> {
         if let Some(found) = self.json {
             println!("{}", json!({ "attack": self.run, "findings": found }));

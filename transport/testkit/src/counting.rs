@@ -1,9 +1,9 @@
-//! An allocator that counts, for tests of the allocations of a hot path.
+//! A counting allocator, for tests of the allocations on a hot path.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The system's allocator with a count of allocations and reallocations, and of bytes, by any thread.
+/// The system allocator, with counts of allocations, reallocations and bytes over all threads.
 ///
 /// A test that installs it needs its own process, since the count covers the whole process.
 ///
@@ -31,7 +31,7 @@ impl CountingAllocator {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes allocated now.
+    /// Returns the number of bytes that are allocated.
     #[must_use]
     pub fn in_use_bytes(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
@@ -54,30 +54,30 @@ impl CountingAllocator {
     }
 }
 
-// SAFETY: each call is passed on unchanged to `System`, which is a sound allocator. The counter does not
-// affect allocations.
+// SAFETY: each call is forwarded unchanged to `System`, which is a sound allocator. The counters do not affect
+// allocations.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.add(layout.size());
-        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, so the layout has a size.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, so the layout's size is not zero.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller of `GlobalAlloc::dealloc` upholds that `at` came from `alloc` or `realloc` of
-        // this type with this layout, and both get it from `System`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`, so `at` came from `alloc` or `realloc` of
+        // this type with this layout. Both obtain memory from `System`.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-        // The old memory is freed after its bytes were moved.
+        // The old memory is freed after its bytes are copied.
         self.add(new_size);
         self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: `at` came from `System` with this layout; the caller of `GlobalAlloc::realloc` upholds that
-        // and passes a size above zero.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`, so `at` came from `System` with this
+        // layout and the new size is above zero.
         unsafe { System.realloc(at, layout, new_size) }
     }
 }
@@ -90,7 +90,7 @@ mod tests {
     fn allocations_and_reallocations_are_counted() {
         let heap = CountingAllocator::new();
         let layout = Layout::array::<u64>(4).expect("a small layout");
-        // SAFETY: the layout has a size; each pointer is used once, with the layout it was allocated with.
+        // SAFETY: the layout's size is not zero, and each pointer is used once, with its layout.
         unsafe {
             let first = heap.alloc(layout);
             let second = heap.realloc(first, layout, 64);

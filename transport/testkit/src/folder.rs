@@ -1,4 +1,4 @@
-//! Temporary directories that are removed with their test.
+//! Temporary directories that are removed at the end of their test.
 
 use std::fs::File;
 use std::io;
@@ -14,14 +14,14 @@ impl Folder {
     /// Creates a directory under the system's temporary directory.
     ///
     /// # Errors
-    /// The operating system's, if it cannot be created.
+    /// Returns the operating system's error if the directory cannot be created.
     pub fn new() -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // A killed process had the same number, in this or in another container.
+                // A killed process, in this or another container, had the same process id.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|()| Self(path)),
             }
@@ -34,16 +34,16 @@ impl Folder {
         &self.0
     }
 
-    /// Returns the path of an entry in it.
+    /// Returns the path of an entry in the directory.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Creates a file in it, open for reading and writing.
+    /// Creates a file in the directory, and opens it for reading and writing.
     ///
     /// # Errors
-    /// The error of the operating system; also if a file of that name exists.
+    /// Returns the operating system's error, including one for an existing file with that name.
     pub fn create(&self, name: impl AsRef<Path>) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(self.join(name))
     }

@@ -1,4 +1,4 @@
-//! QPs that a test connects by `modify_qp`, without a connection manager.
+//! QPs that a test connects with `modify_qp`, without a connection manager.
 
 use std::net::IpAddr;
 use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpModify, QpNumber, QpState};
@@ -10,16 +10,16 @@ pub struct HandMadeConnection {
     pub peer: IpAddr,
     /// The peer's QP.
     pub peer_qp: QpNumber,
-    /// The path MTU, the same at both ends.
+    /// Path MTU, which must be the same at both ends.
     pub mtu: Mtu,
-    /// Local ACK timeout, 1 to 31: 4.096 us * 2^n.
+    /// Exponent n of the local ACK timeout, 4.096 us * 2^n, from 1 to 31.
     pub ack_timeout: u8,
-    /// Number of READs and atomics that may be outstanding, in each direction.
+    /// Maximum number of outstanding READs and atomics, in each direction.
     pub rd_atomic: u8,
 }
 
 impl HandMadeConnection {
-    /// The PSN that both directions start at: 16 below the wrap, so that every test crosses it.
+    /// First PSN of both directions. It is 16 below the wrap, so that every test crosses the wrap.
     pub const FIRST_PSN: Psn = Psn::new(0xff_fff0);
 
     /// Returns a connection with an MTU of 1024 bytes, an ACK timeout of 67 ms and 16 READs.
@@ -28,7 +28,7 @@ impl HandMadeConnection {
         Self { peer, peer_qp, mtu: Mtu::Mtu1024, ack_timeout: 14, rd_atomic: 16 }
     }
 
-    /// Returns the changes that take a QP from RESET to RTS.
+    /// Returns the changes that move a QP from RESET to RTS.
     #[must_use]
     pub fn steps(&self) -> [QpModify; 3] {
         let init = QpModify {

@@ -1,12 +1,12 @@
 //! Support code shared by the tests of the workspace.
 //!
-//! Owns the surroundings of a test: processes that are driven line by line, loopback addresses that no other
-//! test uses, temporary directories, a counting allocator, network namespaces, reproducible random numbers,
-//! the changes of hostile peers to their frames, and the examples of documents. Tests, the conformance
-//! suite, the simulation of whole nodes and the fault rigs in `examples/` use it.
+//! It provides processes that are controlled line by line, loopback addresses that no other test uses, temporary
+//! directories, a counting allocator, network namespaces, reproducible random numbers, hostile peers, and the examples
+//! from documents. Tests, the conformance suite, the simulation of whole nodes and the fault rigs in `examples/` use
+//! it.
 //!
-//! It must never depend on a provider, so that the conformance suite stays independent of providers. Nothing
-//! that ships may depend on it.
+//! The crate must not depend on a provider, so that the conformance suite stays independent of providers. Released
+//! crates must not depend on it.
 
 mod address;
 #[cfg(feature = "certificates")]

@@ -1,5 +1,5 @@
-//! Namespaces for single tests: of the network, so that the host's routes, sockets and packets do not
-//! interfere, and of file systems, for a file system without room.
+//! Namespaces for single tests. Network namespaces keep out the host's routes, sockets and packets, and mount
+//! namespaces provide a small file system.
 
 use crate::{Folder, same_test};
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 /// `setup` there and then the test again, or skips the test visibly.
 ///
 /// # Panics
-/// When the test fails in the namespace, and when a temporary directory cannot be created.
+/// Panics if the test fails in the namespace, or if a temporary directory cannot be created.
 #[must_use]
 pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -41,9 +41,9 @@ pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
     false
 }
 
-/// Returns a command that runs a program as root of a new user namespace, in a network namespace where only
-/// loopback is up. On hosts that do not allow such namespaces the command fails before the program starts.
-/// The caller must distinguish this from a failure of the program and report a skip.
+/// Returns a command that runs a program as root of a new user namespace, in a network namespace where only loopback
+/// is up. On hosts that do not allow such namespaces the command fails before the program starts. The caller must
+/// distinguish this case from a failure of the program and report a skip.
 #[must_use]
 pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");

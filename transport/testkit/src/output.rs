@@ -1,5 +1,5 @@
-//! Standard output and standard error: no panic if either is closed or full, and no error if a reader has
-//! closed the pipe.
+//! Writes to standard output and standard error that do not panic if either is closed or full, and do not fail if a
+//! reader has closed the pipe.
 //!
 //! Used by tools that developers run, such as the simulation.
 
@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 /// Writes text to standard output. A reader that has closed the pipe, such as `head`, is not an error.
 ///
 /// # Errors
-/// The cause, such as a full disk.
+/// Returns the cause, such as a full disk.
 pub fn out(text: &str) -> Result<(), String> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{}", text.trim_end()).and_then(|()| stdout.flush());

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The child has only the caller's thread, and must not need a lock that another thread may have held.
 ///
 /// # Panics
-/// If `work` panics in the child, or has not ended after a minute. The child is then killed.
+/// Panics if `work` panics in the child, or has not ended after a minute. The child is then killed.
 pub fn in_forked_child(work: impl FnOnce()) {
     // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller
     // guarantees that the child does not need locks of other threads.
@@ -57,7 +57,7 @@ impl ForkedChild {
     /// Waits for the child's end and returns its exit status; `None` if a signal has ended it.
     ///
     /// # Panics
-    /// If the child has not ended after a minute. It is then killed.
+    /// Panics if the child has not ended after a minute. The child is then killed.
     #[must_use]
     pub fn exit_status(self) -> Option<i32> {
         match wait_for(self.0) {
@@ -70,7 +70,7 @@ impl ForkedChild {
 /// Forks. Returns the child, or `None` in the child, where the calling thread is the only one.
 ///
 /// # Panics
-/// When the system has no more processes.
+/// Panics if the system cannot create a process.
 #[must_use]
 pub fn fork_here() -> Option<ForkedChild> {
     // SAFETY: glibc makes the heap usable in the child, and the caller guarantees that the child does not
@@ -85,11 +85,11 @@ type Work = Box<dyn FnOnce() + Send>;
 
 static AT_EXIT: Mutex<Vec<Work>> = Mutex::new(Vec::new());
 
-/// Runs `work` by `atexit` when the program exits, on the exiting thread, whose locals are destroyed by then. The
-/// program exits with an error if `work` panics.
+/// Runs `work` through `atexit` when the program exits, on the exiting thread. The thread's locals are destroyed by
+/// then. The program exits with an error if `work` panics.
 ///
 /// # Panics
-/// When there is no memory for the handler.
+/// Panics if there is no memory for the handler.
 pub fn at_exit(work: impl FnOnce() + Send + 'static) {
     AT_EXIT.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(work));
     // SAFETY: the handler takes no arguments and does not unwind.

@@ -3,7 +3,7 @@
 /// SplitMix64. Equal seeds give equal numbers.
 #[derive(Debug, Clone)]
 pub struct Random(
-    /// The state: at first the seed.
+    /// The state, which is initially the seed.
     pub u64,
 );
 
@@ -24,30 +24,30 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below a bound, 0 for a bound of 0.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % (bound.max(1) as u64)).unwrap_or(0)
     }
 
-    /// Returns true once in `count` times.
+    /// Returns true with probability 1 / `count`.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }
 
-    /// Returns any byte.
+    /// Returns a random byte.
     pub const fn byte(&mut self) -> u8 {
         self.next().to_le_bytes()[0]
     }
 
-    /// Returns one of several values.
+    /// Returns a randomly chosen value.
     ///
     /// # Panics
-    /// When there is nothing to choose from.
+    /// Panics if `from` is empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
-    /// Fills bytes.
+    /// Fills `bytes` with random bytes.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// Returns the bytes that belong to a key.
+/// Returns `length` bytes that depend only on the key.
 #[must_use]
 pub fn bytes_of(key: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -70,7 +70,7 @@ pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0x7275_6e6b, |key, part| Random(key ^ part.rotate_left(17)).next())
 }
 
-/// Returns bytes that differ with the offset and with the seed.
+/// Returns `length` bytes that depend on their offset and on the seed.
 #[must_use]
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect()

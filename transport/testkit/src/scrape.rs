@@ -1,6 +1,6 @@
-//! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The
-//! parser checks each line as the server does, and also that metrics and series occur once and that the
-//! buckets of histograms add up.
+//! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The parser
+//! checks each line like the server. It also checks that metrics and series occur once and that the buckets of
+//! histograms are consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub type Labels = BTreeMap<String, String>;
 /// A line with a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Name of the metric, with the suffix of a histogram's part.
+    /// Name of the metric, including the suffix of a histogram's series.
     pub name: String,
     /// Labels by name.
     pub labels: Labels,
@@ -18,10 +18,10 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Reads each line of a text in Prometheus's format.
+/// Parses each line of a text in Prometheus's format.
 ///
 /// # Panics
-/// If a line breaks the format, a metric or series occurs twice, or the buckets of a histogram do not add up.
+/// Panics if a line is malformed, a metric or series occurs twice, or the buckets of a histogram are inconsistent.
 #[must_use]
 pub fn parse_scrape(text: &str) -> Vec<Sample> {
     assert!(text.ends_with('\n'), "the last line has no end");

@@ -1,7 +1,7 @@
-//! Machines that a test steps in place of threads.
+//! State machines that a test steps instead of running them in threads.
 //!
-//! [`Stepped`] owns the machines that were requested and not taken yet, and a seeded source of random numbers.
-//! Doorbells ring at once unless the test rings them. A [`Task`] is a machine that was taken.
+//! [`Stepped`] collects the machines that were requested and not taken yet, and contains a seeded random number
+//! generator. Doorbells ring at once unless the test delays them. A [`Task`] is a machine that was taken.
 
 use crate::Random;
 use std::collections::VecDeque;
@@ -21,13 +21,13 @@ struct SteppedState {
 }
 
 impl Stepped {
-    /// Creates a collection without machines, whose random numbers come from this seed.
+    /// Creates a collection without machines. `seed` seeds its random numbers.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(SteppedState { random: Random(seed), spawned: Vec::new(), late: None })))
     }
 
-    /// Lets doorbells ring only by [`Self::ring_next`].
+    /// Delays doorbells until [`Self::ring_next`].
     pub fn delay_bells(&self) {
         self.lock().late = Some(VecDeque::new());
     }
@@ -39,7 +39,7 @@ impl Stepped {
         }
     }
 
-    /// Returns a random number below a bound, 0 for a bound of 0.
+    /// Returns a random number below `bound`, or 0 if `bound` is 0.
     pub fn below(&self, bound: usize) -> usize {
         self.lock().random.below(bound)
     }
@@ -91,7 +91,7 @@ impl Task {
     /// Creates an awake machine.
     ///
     /// # Errors
-    /// Fails if the machine cannot be created.
+    /// Returns an error if the machine cannot be created.
     pub fn new(make: MakeMachine) -> io::Result<Self> {
         Ok(Self { machine: make()?, asleep: None })
     }
@@ -120,7 +120,7 @@ impl Task {
         !matches!(turn, Turn::Done)
     }
 
-    /// Gives the machine a turn. Returns false if it has ended.
+    /// Runs one turn of the machine. Returns false if the machine has ended.
     pub fn turn(&mut self) -> bool {
         let turn = self.machine.turn();
         self.record(turn)

@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Polls until there is a value, and returns it.
 ///
 /// # Panics
-/// After `limit`; the message names the condition.
+/// Panics after `limit`. The message contains `what`.
 pub fn wait_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {
@@ -22,7 +22,7 @@ pub fn wait_until<T>(what: &str, limit: Duration, mut look: impl FnMut() -> Opti
     }
 }
 
-/// Waits until a descriptor is readable, or until the limit.
+/// Waits until a descriptor is readable, for at most `limit`.
 pub fn wait_readable(descriptors: &[BorrowedFd<'_>], limit: Duration) {
     let mut polled: Vec<_> = descriptors.iter().map(|one| PollFd::new(*one, PollFlags::POLLIN)).collect();
     let _interrupted = poll(&mut polled, PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO));

@@ -1,26 +1,27 @@
-//! The examples of `docs/book/src/why/wire.md` and `docs/book/src/why/security.md`, for tests of code that parses frames or derives keys.
+//! Examples from `docs/book/src/why/wire.md` and `docs/book/src/why/security.md`, for tests of code that parses frames
+//! or derives keys.
 
 use std::path::Path;
 
-/// Returns the frames of `docs/book/src/why/wire.md`, each with its name.
+/// Returns the frames in `docs/book/src/why/wire.md`, each with its name.
 ///
 /// # Panics
-/// If there is no document, or a line of it is not a name and bytes.
+/// Panics if the document is missing, or if an example is not a name and bytes.
 #[must_use]
 pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
     examples("wire.md", "```frames")
 }
 
-/// Returns the test vector of the keys in `docs/book/src/why/security.md`, each value with its name.
+/// Returns the test vector for the keys in `docs/book/src/why/security.md`, each value with its name.
 ///
 /// # Panics
-/// If there is no document, or a line of it is not a name and bytes.
+/// Panics if the document is missing, or if an example is not a name and bytes.
 #[must_use]
 pub fn key_examples() -> Vec<(String, Vec<u8>)> {
     examples("security.md", "```keys")
 }
 
-/// Returns the examples of a document that follow the line `start`.
+/// Returns the examples in a document after the line `start`.
 fn examples(document: &str, start: &str) -> Vec<(String, Vec<u8>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src/why").join(document);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -35,8 +36,8 @@ fn examples(document: &str, start: &str) -> Vec<(String, Vec<u8>)> {
     examples
 }
 
-/// Returns kind, the driver's flags and word of a frame that is one message, and its contents, as far as they are in the
-/// frame.
+/// Returns the header fields of a frame that is one message, and the contents in the frame. The fields are the kind,
+/// the driver's flags and the word.
 #[must_use]
 pub fn message_in(frame: &[u8]) -> ([u8; 4], &[u8]) {
     let (kind, flags) = (frame[0], frame[1]);

@@ -1,4 +1,4 @@
-//! Test support for nodes: a driver that a test controls from outside.
+//! Test support for nodes, with a driver that a test controls from outside.
 #![allow(dead_code, missing_docs, unreachable_pub, reason = "each test file uses its part")]
 
 use bytes::Bytes;
@@ -27,14 +27,13 @@ pub const KEEP: u8 = b'k';
 
 /// First byte of announced messages that a screening node refuses.
 pub const REFUSED: u8 = b'r';
-/// First byte of announced messages that a screening node accepts. It leaves others undecided.
+/// First byte of announced messages that a screening node accepts. The node leaves other messages undecided.
 pub const ACCEPTED: u8 = b'a';
 
 /// Token of messages that request no outcome.
 pub const UNREPORTED: u64 = 1 << 41;
 
-/// Kind of messages whose header has a time left: 24 bytes.
-
+/// A job for a poller's driver.
 #[derive(Debug)]
 pub enum Job {
     Connect(SocketAddr),
@@ -82,9 +81,9 @@ pub enum Happened {
     NotSent(Origin, Vec<u8>, PeerDown),
 }
 
-/// Header of the tests' messages, of a kind that the transport does not know.
+/// Header of the tests' messages, with a kind unknown to the transport.
 pub const HEADER: MessageHeader = MessageHeader { kind: 0x10, flags: 0, word: 0x1234 };
-/// Header of the messages of [`Job::Timed`].
+/// Header of messages from [`Job::Timed`].
 const TIMED: MessageHeader = MessageHeader { kind: 0x4f, ..HEADER };
 
 type Jobs = Arc<Mutex<VecDeque<Job>>>;
@@ -99,7 +98,7 @@ struct Probe {
     screens: bool,
 }
 
-/// Returns a message to any poller of a peer, whose outcome is reported.
+/// Returns a message to any poller of a peer. The outcome of the message is reported.
 fn outgoing(peer: PeerKey, head: &[u8], body: impl Into<Body>, token: u64) -> Outgoing<'_> {
     Outgoing {
         report: Report::Always,
@@ -118,7 +117,7 @@ fn outgoing(peer: PeerKey, head: &[u8], body: impl Into<Body>, token: u64) -> Ou
     }
 }
 
-/// Returns a message to the poller that has sent one, through the same session.
+/// Returns a message to the poller that sent a received message, through the same session.
 fn answer(to: Origin, head: &[u8], body: impl Into<Body>, token: u64) -> Outgoing<'_> {
     let (destination, session) = (Destination::Poller(to.poller), Some(to.session));
     Outgoing { destination, session, ..outgoing(to.peer, head, body, token) }
@@ -335,7 +334,7 @@ impl TestNode {
                 Ok(Driver { transport, probe })
             })
         };
-        // A process that another test starts meanwhile has a copy of a closed socket until it runs its program.
+        // A process started by another test holds a copy of a closed socket until it executes its program.
         let node = trunkline_testkit::wait_until("the address is free", LIMIT, || match start() {
             Err(error) if error.to_string().contains("in use") => None,
             started => Some(started.unwrap()),
@@ -422,7 +421,7 @@ impl TestNode {
         self.job(0, Job::Send { peer, poller: None, connect, head, body, token, deadline: Some(deadline) });
     }
 
-    /// Returns the error with which a message was refused.
+    /// Waits for the refusal of a message, and returns the error.
     pub fn refusal(&mut self, token: u64) -> SendError {
         self.wait("refusal", |_, event| match event {
             Happened::Refused(of, error) if *of == token => Some(*error),
@@ -438,7 +437,7 @@ impl TestNode {
         }
     }
 
-    /// Returns the outcome of a message.
+    /// Waits for the outcome of a message, and returns it.
     pub fn outcome(&mut self, token: u64) -> SendOutcome {
         self.wait("outcome", |_, event| match event {
             Happened::Sent(of, outcome) if *of == token => Some(*outcome),
@@ -447,7 +446,7 @@ impl TestNode {
         })
     }
 
-    /// Returns the next message.
+    /// Waits for the next message, and returns it.
     pub fn message(&mut self) -> (Origin, Bytes) {
         self.wait("message", |_, event| match event {
             Happened::Message(from, bytes) => Some((*from, bytes.clone())),
@@ -455,7 +454,7 @@ impl TestNode {
         })
     }
 
-    /// Returns the time left of the next message of [`Job::Timed`], in microseconds, and its first byte.
+    /// Waits for the next message from [`Job::Timed`]. Returns its time left in microseconds, and its first byte.
     pub fn timed(&mut self) -> (u32, u8) {
         self.wait("a message with a time left", |_, event| match event {
             Happened::Timed(left_us, first) => Some((*left_us, *first)),
@@ -463,7 +462,7 @@ impl TestNode {
         })
     }
 
-    /// Waits until a peer is down at a poller.
+    /// Waits until a peer is down at a poller, and returns the cause.
     pub fn down(&mut self, peer: PeerKey) -> PeerDown {
         self.wait("peer down", |_, event| match event {
             Happened::Peer(of, PeerEvent::Down { cause }) if *of == peer => Some(*cause),
@@ -488,7 +487,7 @@ impl TestNode {
         })
     }
 
-    /// Sends a message of each size from the first poller, and gets each back unchanged.
+    /// Sends a message of each size from the first poller, and checks that each comes back unchanged.
     pub fn echoes(&mut self, server: &Self, sizes: &[usize]) {
         let peer = self.connect(0, server.address);
         for (token, &size) in (0..).zip(sizes) {
@@ -501,7 +500,7 @@ impl TestNode {
         }
     }
 
-    /// Returns the number of large messages announced to the node that it has not finished.
+    /// Returns the number of unfinished large messages announced to the node.
     pub fn announced(&self) -> u64 {
         let budgets = self.report().budgets;
         budgets.iter().find(|budget| budget.name == "large messages announced").unwrap().used
@@ -533,12 +532,12 @@ fn brief(events: &VecDeque<(PollerIndex, Happened)>) -> Vec<String> {
 /// Sizes around the limits of a single frame and of announced messages.
 pub const SIZES: [usize; 9] = [0, 1, 100, 1023, 16_383, 16_384, 16_385, 100_000, 1 << 20];
 
-/// Returns `length` bytes that differ from offset to offset.
+/// Returns `length` bytes that depend on their offset and on the seed.
 pub fn pattern(length: usize, seed: u8) -> Bytes {
     trunkline_testkit::pattern(length, seed).into()
 }
 
-/// Returns options of a node that listens on a fresh address over UDP.
+/// Returns options for a node that listens on a fresh address over UDP.
 pub fn over_udp() -> NodeOptions {
     NodeOptions::new().listen(fresh_address())
 }

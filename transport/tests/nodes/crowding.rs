@@ -9,14 +9,14 @@ use trunkline_testkit::frame::{self, CREDIT, SETTINGS};
 use trunkline_testkit::{Crowd, Decision, HandMadePeer};
 use trunkline_transport::{NodeOptions, ProviderChoice, SendError, SendOutcome};
 
-/// The shallowest SRQ: 15 base credits.
+/// Minimum depth of an SRQ, which has 15 base credits.
 const DEPTH: u32 = 16;
 /// Number of sessions that the crowding host requests.
 const ASKED: u16 = 280;
 
 /// Waits until each dial was accepted or refused. Returns the number accepted.
 fn accepted(crowd: &mut Crowd) -> usize {
-    /// Reason after which a node tries again.
+    /// Reason of a refusal after which a node tries again.
     const CROWDED: u8 = 8;
     let (until, mut accepted, mut refused) = (Instant::now() + LIMIT, 0, 0);
     while accepted + refused < usize::from(ASKED) {

@@ -1,8 +1,7 @@
-//! A peer that completes the handshake and then sends malformed frames: it loses its session, and the node
-//! continues to serve others.
+//! A peer that completes the handshake and then sends malformed frames. The peer loses its session, and the node
+//! continues to serve other peers.
 //!
-//! The peer is built from verbs by hand, so the bytes here also fix the layouts of the handshake and of
-//! frames.
+//! The peer is built directly on verbs, so the bytes here also fix the layouts of the handshake and of frames.
 
 use crate::common;
 use crate::common::{ACCEPTED, ECHO, HEADER, Job, LIMIT, REFUSED, TestNode, fresh_address, over_udp};
@@ -23,7 +22,7 @@ use trunkline_verbs::{
 
 const EPOCH: u64 = 0x1234;
 
-/// Number of receives of the peer, and their length.
+/// Number of the peer's receives, and their length.
 const RECEIVES: usize = 16;
 const RECEIVE_BYTES: usize = 4096;
 /// Work request number of the first receive.
@@ -31,7 +30,7 @@ const FIRST_RECEIVE: u64 = 100;
 /// Maximum number of sends in flight.
 const SENDS: u32 = 32;
 
-/// An INI to the node and a TGT from it, or RC QPs in their place.
+/// A peer with an INI to the node and TGTs from it, or with RC QPs in their place.
 struct RawPeer {
     dialer: HandMadePeer,
     listener: Arc<dyn CmId>,
@@ -45,7 +44,7 @@ struct RawPeer {
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
-    /// Credit granted by the node, messages that used credit, and sends in flight.
+    /// Credit granted by the node, messages that have used credit, and sends in flight.
     granted: Cell<u16>,
     used: Cell<u16>,
     sending: Cell<u32>,
@@ -100,7 +99,7 @@ impl RawPeer {
         let srq = device.create_srq(srq).unwrap();
         let memory = Memory::zeroed(RECEIVES * RECEIVE_BYTES).unwrap();
         let region = pd.register(Arc::clone(&memory), Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
-        // The first request proves nothing, and is refused with a cookie.
+        // The first request contains no cookie, so it is refused with one.
         let hello = Hello { is_rc, ..Hello::new(listener.local_address().port(), EPOCH) };
         let _refused = dialer.dial(node, &hello).unwrap();
         let cookie = take_cookie(&*dialer.channel);
@@ -126,8 +125,8 @@ impl RawPeer {
         peer
     }
 
-    /// Waits until its own connection is up. If it `answers` the dial-backs, one per poller of the node, it
-    /// also waits for those connections.
+    /// Waits until its own connection is up. If `answers` is true, it accepts the dial-backs, one per poller of the
+    /// node, and waits for their connections.
     fn finish(&mut self, answers: bool) {
         let (until, mut established, mut expected) = (Instant::now() + LIMIT, 0, 2);
         while established < expected {
@@ -221,7 +220,7 @@ impl RawPeer {
             .unwrap();
     }
 
-    /// Lets the device work on this thread, and records the node's grants.
+    /// Lets the device make progress on this thread, and records the node's grants.
     fn poll(&self) {
         let mut completions = [Completion::default(); 16];
         let count = self.dialer.cq.poll(&mut completions);
@@ -245,8 +244,8 @@ impl RawPeer {
         self.granted.get().wrapping_sub(FIRST_GRANT - 1).wrapping_sub(self.used.get())
     }
 
-    /// Sends as an honest peer may: when the needed `credit` is granted and there is room. Returns false once
-    /// the session has ended.
+    /// Sends like an honest peer, when the needed `credit` is granted and there is room. Returns false once the
+    /// session has ended.
     fn send_politely(&self, frame: &[u8], credit: u16) -> bool {
         let until = Instant::now() + LIMIT;
         loop {
@@ -288,7 +287,7 @@ fn take_cookie(channel: &dyn CmChannel) -> [u8; 16] {
 
 const MESSAGE: u8 = HEADER.kind;
 
-/// Returns the peer's settings: messages, frames and announced messages.
+/// Returns the peer's settings, which are limits on messages, frames and announced messages.
 fn settings() -> Vec<u8> {
     let mut out = vec![1, 0, 8, 0];
     out.extend((1u64 << 20).to_le_bytes());
@@ -299,7 +298,7 @@ fn settings() -> Vec<u8> {
     out
 }
 
-/// Builds a message as the tests' nodes send it.
+/// Builds a message in the form of the tests' nodes.
 fn message(payload: &[u8]) -> Vec<u8> {
     frame::build(MESSAGE, 0, HEADER.word, payload)
 }
@@ -314,7 +313,7 @@ fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Builds a rendezvous request for absent memory.
+/// Builds a rendezvous request for memory that does not exist.
 fn request(body: u64) -> Vec<u8> {
     let mut out = Vec::new();
     for field in [7, body, 0x1000] {
@@ -324,7 +323,7 @@ fn request(body: u64) -> Vec<u8> {
     out
 }
 
-/// Builds a rendezvous request with more bytes than a head may have.
+/// Builds a rendezvous request with a head that exceeds the maximum.
 fn with_long_head() -> Vec<u8> {
     let mut payload = request(5000);
     payload.resize(payload.len() + 4097, 0);
@@ -369,7 +368,7 @@ fn malformed_frame_ends_only_its_session() {
     assert_eq!(&client.message().1[..], b"!still there");
 }
 
-/// Frames of kinds that a later version may have: most are ignored, and critical ones end the session.
+/// Frames of kinds that a later version may define. Most are ignored, and critical ones end the session.
 #[test]
 fn unknown_kinds_of_frames_are_counted_or_end_session() {
     let mut node = TestNode::start(over_udp(), 1);
@@ -519,7 +518,7 @@ fn sending_beyond_credit_to_busy_poller_ends_session() {
     });
     let (release, wait) = mpsc::channel();
     node.job(1, Job::Wait(wait));
-    // A frame through the trunk that ends at poller 0, for poller 1. Such frames use no credit.
+    // A frame for poller 1, through the trunk that ends at poller 0. It uses no credit.
     let crossing = with(frame::build(CREDIT, 0, 0, &[]), 7, &[1]);
     for (peer, key) in &greedy {
         // Frames that arrive before another thread has closed the session are ignored.
@@ -530,7 +529,7 @@ fn sending_beyond_credit_to_busy_poller_ends_session() {
         let PeerDown::Misbehaved(why) = node.down(*key) else { panic!("not its fault") };
         assert!(why.contains("more frames at once"), "{why}");
     }
-    // A later peer is not at fault, so its message waits until there is room.
+    // A message from another peer, which has not exceeded its credit, waits until there is room.
     let mut client = TestNode::start(over_udp().connections(Connections::Rc), 1);
     let other = client.name(0, node.address);
     client.send_to(0, other, Some(1), &[ECHO], Bytes::from_static(b"are you there"), 1, None);
@@ -538,7 +537,7 @@ fn sending_beyond_credit_to_busy_poller_ends_session() {
     assert_eq!(&client.message().1[..], b"!are you there");
 }
 
-/// A frame through one trunk that claims to be for another poller is checked there like any other frame.
+/// A frame that arrives through one poller's trunk for another poller is checked there like any other frame.
 #[test]
 fn malformed_frame_for_another_poller_ends_session() {
     let mut node = TestNode::start(over_udp().connections(Connections::Rc), 2);
@@ -566,7 +565,7 @@ fn malformed_frame_for_another_poller_ends_session() {
     assert_eq!((poller, &bytes[..]), (1, &b"hello"[..]));
 }
 
-/// Bytes that may not begin a lane: the cause names them. Each is sent in place of the peer's settings.
+/// Frames that must not begin a lane. Each is sent in place of the peer's settings, and the cause names it.
 #[test]
 fn lane_without_initial_settings_ends_session() {
     let mut node = TestNode::start(over_udp(), 1);

@@ -1,4 +1,4 @@
-//! Nodes with identities: sessions after a handshake, and refusals as both sides see them.
+//! Nodes with identities. The tests cover sessions after a handshake, and refusals at both sides.
 
 use crate::common::{ECHO, Happened, Job, SIZES, TestNode, over_udp, pattern};
 use rcgen::{
@@ -25,7 +25,7 @@ pub(crate) fn authority(name: &str) -> Authority {
     CertifiedIssuer::self_signed(params, KeyPair::generate_for(&PKCS_ED25519).unwrap()).unwrap()
 }
 
-/// Issues a certificate that is valid until a year, for a node that trusts `root`.
+/// Issues a certificate that is valid until the year `until`, for a node that trusts `root`.
 pub(crate) fn issue(issuer: &Authority, root: &Authority, name: &str, until: i32) -> Arc<Credentials> {
     let mut params = CertificateParams::new([name.to_owned()]).unwrap();
     (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(until, 1, 1));
@@ -46,7 +46,7 @@ pub(crate) fn any_node() -> NodeOptions {
     node(&issue(&root, &root, "a.example", 4000))
 }
 
-/// Returns the name that the next session's peer has proved.
+/// Returns the proven name of the next session's peer.
 fn proven(node: &mut TestNode) -> String {
     match node.identity() {
         PeerIdentity::Proven(proven) => proven.principal().to_string(),
@@ -225,8 +225,8 @@ impl TimeProvider for Pausing {
     }
 }
 
-/// A peer delays its handshake until its certificate is revoked, and then completes it. The exchange judges the certificate
-/// by the revocation lists from the beginning of the exchange.
+/// A peer delays its handshake until its certificate is revoked, and then completes it. The exchange checks the
+/// certificate against the revocation lists that were valid when it began.
 #[test]
 fn certificate_revoked_during_handshake_ends_session() {
     for round in 0..4 {
@@ -276,7 +276,7 @@ fn certificate_revoked_during_handshake_ends_session() {
         let peer = hostile.name(0, honest.address);
         is_paused.recv_timeout(Duration::from_secs(5)).unwrap();
         honest.node.as_ref().unwrap().set_credentials(after);
-        // The node takes the list before it handles later frames.
+        // The node reads the list before it handles later frames.
         go_on.send(()).unwrap();
         let cause = hostile.down(peer);
         assert!(!matches!(cause, PeerDown::Unreachable | PeerDown::Restarted), "round {round}: {cause}");

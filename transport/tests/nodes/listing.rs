@@ -1,4 +1,4 @@
-//! The description that a running node gives to other processes of its user.
+//! The description that a running node provides to other processes of its user.
 
 use crate::common::{Job, LIMIT, TestNode, over_udp};
 use std::path::Path;
@@ -26,7 +26,7 @@ fn status_of(node: &TestNode, root: &Path) -> NodeStatus {
     listed(root).into_iter().find(|status| status.address == node.address).unwrap()
 }
 
-/// The driver keeps the poller busy meanwhile.
+/// The driver keeps the poller busy during the test.
 #[test]
 fn node_with_stuck_poller_reports_peers_paths_and_traffic() {
     let folder = Folder::new().unwrap();

@@ -1,6 +1,6 @@
-//! Whole nodes of this process: sessions, messages, removed devices, and peers that misbehave.
+//! Tests of whole nodes in this process, with sessions, messages, removed devices and misbehaving peers.
 //!
-//! Uses real threads and sockets, to test how a node's threads and the system's clock affect each other.
+//! They use real threads and sockets, to test how a node's threads and the system's clock affect each other.
 //! Clocks here only bound waits for events. `cargo simulate` tests sessions and messages in virtual time.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]

@@ -17,11 +17,11 @@ const MESSAGE: usize = 15 << 10;
 const LARGE: usize = 200 << 10;
 const QUEUED: Limit = Limit { per_peer: 8 << 20, in_all: 32 << 20 };
 const MEMORY: usize = 4 << 20;
-/// Number of messages of each size: far more than the budgets hold.
+/// Number of messages per size, which far exceeds the budgets.
 const REPLIES: [(usize, u64); 2] = [(LARGE, 300), (MESSAGE, 2000)];
-/// Maximum amount of other memory that the nodes, their devices and this test allocate meanwhile.
+/// Maximum amount of other memory that the nodes, their devices and this test allocate during the test, in bytes.
 const SLACK: usize = 4 << 20;
-/// Size of a batch of jobs. The test creates the jobs, so their memory does not count as the node's.
+/// Number of jobs in a batch. The test creates the jobs, so their memory does not count as the node's.
 const BATCH: u64 = 64;
 
 fn options() -> NodeOptions {

@@ -29,7 +29,7 @@ fn messages_of_every_size_are_echoed() {
     assert_eq!(report.rnr + server.report().rnr, 0);
 }
 
-/// Sends echoes of these sizes in one turn of the client's poller. Each comes back in order.
+/// Sends echo requests of these sizes in one turn of the client's poller, and checks that the echoes arrive in order.
 fn echoes_of_one_turn(client: &mut TestNode, peer: PeerKey, sizes: &[usize]) {
     let (go, wait) = mpsc::channel();
     client.job(0, Job::Wait(wait));
@@ -68,14 +68,14 @@ fn messages_of_one_turn_share_frames_and_arrive_in_their_order() {
     assert_eq!((client.report().rnr, server.report().rnr), (0, 0));
 }
 
-/// More requests than one doorbell takes, between a message and another that joins its frame.
+/// Sends more requests than fit into one doorbell between a message and another that joins its frame.
 #[test]
 fn message_joining_earlier_frame_keeps_its_time_left() {
     let mut server = TestNode::start(over_udp(), 2);
     let mut client = TestNode::start(over_udp(), 1);
     let peer = client.connect(0, server.address);
     for poller in [0, 1, 0, 1] {
-        // There is little credit until they are answered.
+        // Little credit is available until the requests are answered.
         client.job(0, Job::Timed { peer, poller, head: vec![b'w'], body: Bytes::new(), after: MINUTE });
         server.timed();
     }
@@ -132,7 +132,7 @@ fn registered_buffer_is_sent_without_copy() {
     }
 }
 
-/// More messages than may be announced at once, in one turn, and between others.
+/// Sends more messages than may be announced at once, in one turn and among other messages.
 #[test]
 fn refused_messages_are_neither_read_nor_held() {
     const MESSAGES: u64 = 100;
@@ -223,8 +223,8 @@ fn message_announced_beyond_budget_is_reported_to_receiver() {
     assert_eq!(client.outcome(3), SendOutcome::Failed(failure));
 }
 
-/// The interfaces carry packets of 4,096 bytes, the path between them at most 1,024. Each session that ends lowers the path
-/// MTU of the next one by one step.
+/// The interfaces carry packets of 4,096 bytes, and the path between them carries at most 1,024. Each session that
+/// ends lowers the path MTU of the next one by one step.
 #[test]
 fn sessions_lower_mtu_to_path_mtu() {
     let narrow = || SoftOptions { faults: Some("longest=1990".parse().unwrap()), ..SoftOptions::default() };

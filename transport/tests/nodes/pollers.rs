@@ -1,4 +1,4 @@
-//! Several pollers on both sides: the pollers that reach each other, and the number of QPs.
+//! Nodes with several pollers. The tests check which pollers reach each other, and the number of QPs.
 
 use crate::common::{ECHO, TestNode, over_udp};
 use bytes::Bytes;

@@ -1,7 +1,7 @@
-//! A peer with a valid certificate that READs memory which was not announced to it.
+//! A peer with a valid certificate that READs memory that was not announced to it.
 //!
-//! Another peer exchanges large messages with the same node meanwhile. Its READs are withheld, so its message stays announced
-//! while the hostile peer guesses.
+//! Meanwhile another peer exchanges large messages with the same node. The READs of the other peer are withheld, so
+//! its message stays announced while the hostile peer guesses.
 
 use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, pattern};
 use crate::identity::{Authority, authority, issue};
@@ -115,7 +115,7 @@ impl Link for ReadsLink {
 /// A network in this process with a node, its peer and hostile peers.
 struct Network {
     hub: Arc<Hub>,
-    /// `None` for sessions in clear.
+    /// `None` for sessions without encryption.
     root: Option<Authority>,
     given: u8,
 }
@@ -152,7 +152,7 @@ struct Results {
     canaries: usize,
 }
 
-/// Makes guesses at the memory of a node that exchanges large messages with another peer.
+/// Guesses the memory of a node that exchanges large messages with another peer.
 fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     let root = (level != Level::None).then(|| authority("root"));
     let mut network = Network { hub: Hub::new(), root, given: 0 };
@@ -219,8 +219,7 @@ fn known() -> impl Iterator<Item = Guess> {
     })
 }
 
-/// Returns guesses from the keys and addresses that a peer was given, and from the address of the other
-/// peer.
+/// Returns guesses derived from the keys and addresses given to a peer, and from the other peer's address.
 fn derived() -> impl Iterator<Item = Guess> {
     let near = (1..=150_u32).flat_map(|step| [step, step.wrapping_neg()]);
     let far = (2..=20).map(|step| step << 8).chain((0..32).map(|bit| 1 << bit));

@@ -1,4 +1,4 @@
-//! Nodes over RC connections: the same behaviour as over XRC, on devices with and without XRC.
+//! Nodes over RC connections, which behave as over XRC, on devices with and without XRC.
 
 use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, over_udp, pattern};
 use std::collections::HashSet;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_transport::{Connections, NodeOptions, PeerDown, SendOutcome};
 
-/// Returns the options of a node on a device without XRC, which `auto` detects.
+/// Returns options for a node on a device without XRC, which `auto` detects.
 fn without_xrc() -> NodeOptions {
     over_udp().device(SoftOptions { without_xrc: true, ..SoftOptions::default() })
 }
 
-/// Returns the options of a node that uses RC on a device with XRC.
+/// Returns options for a node that uses RC on a device with XRC.
 fn over_rc() -> NodeOptions {
     over_udp().connections(Connections::Rc)
 }
@@ -53,7 +53,7 @@ fn poller_reaches_every_poller_of_its_peer() {
     }
 }
 
-/// A poller that does not run for a long time delays only peers that need it.
+/// A poller that does not run for a long time delays only the peers that use it.
 #[test]
 fn busy_poller_receives_queued_messages_and_does_not_delay_other_poller() {
     let mut server = TestNode::start(over_rc().srq_depth(32), 2);
@@ -83,8 +83,8 @@ fn busy_poller_receives_queued_messages_and_does_not_delay_other_poller() {
     assert_eq!(server.report().rnr, 0);
 }
 
-/// A message for another poller that has arrived reaches that poller, although the session has ended
-/// meanwhile: it was reported to its sender as delivered.
+/// An arrived message for another poller reaches that poller although the session has ended meanwhile, because it was
+/// reported to its sender as delivered.
 #[test]
 fn arrived_messages_are_delivered_before_session_closes() {
     const LAST: u64 = 4;
@@ -130,7 +130,7 @@ fn error_names_difference_of_incompatible_nodes() {
         let cause = client.down(peer);
         let PeerDown::Refused(why) = cause else { panic!("{cause}") };
         assert!(why.contains("--connections rc") && why.contains(remedy), "{why}");
-        // The other side also detects this, on devices that report it.
+        // The other side also detects the difference, on devices that report it.
         let report = server.report();
         assert!(report.other_kind > 0 || report.provider != "softrdma", "{report:?}");
         assert_eq!(client.report().other_kind, 0);

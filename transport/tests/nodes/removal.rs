@@ -14,7 +14,7 @@ use trunkline_transport::{
     Connections, NodeOptions, PeerDown, PeerKey, ProviderChoice, SendError, SendFailure, SendOutcome,
 };
 
-/// Starts a node whose device is in the slot.
+/// Starts a node on the device in a slot.
 fn node_in(slot: &Slot, pollers: u16) -> TestNode {
     node_over(Connections::Xrc, slot, pollers)
 }
@@ -54,8 +54,8 @@ fn reach(node: &mut TestNode, poller: usize, peer: PeerKey, token: &mut u64) {
     }
 }
 
-/// Returns the outcome of the next message: sent, or refused because the node pauses before it connects
-/// again.
+/// Returns the outcome of the next message. The message is sent, or refused because the node pauses before it
+/// reconnects.
 fn next_outcome(node: &mut TestNode) -> (u64, SendOutcome) {
     node.wait("an outcome", |_, event| match event {
         Happened::Sent(token, outcome) => Some((*token, *outcome)),
@@ -220,7 +220,7 @@ fn memory_of_application_outlives_device() {
         buffer
     };
     let (frozen, unfrozen) = (make(&client).freeze(), make(&client));
-    // One message lends a receive slot, and the other a block filled by a READ.
+    // One message occupies a receive slot, and the other a block filled by a READ.
     let mut held = Vec::new();
     for length in [5000, 200_000] {
         client.send(0, peer, b"", pattern(length, 3), token);
@@ -299,7 +299,7 @@ fn repeated_device_removals_do_not_leak() {
     reach(&mut client, 0, peer, &mut token);
     remove(&slot);
     let (fds, threads) = before.unwrap();
-    // A joined thread is listed for a moment longer.
+    // The system lists a joined thread for a moment longer.
     wait_until("no more descriptors and threads are held than before", || {
         let after = holdings();
         after.0 <= fds + 2 && after.1 <= threads

@@ -1,4 +1,4 @@
-//! Sessions that begin and end: goodbyes, restarts, refusals.
+//! The beginning and end of sessions, including goodbyes, restarts and refusals.
 
 use crate::common::{ECHO, Happened, Job, KEEP, LIMIT, TestNode, fresh_address, over_udp, pattern};
 use bytes::Bytes;
@@ -33,7 +33,7 @@ fn end_of_client_is_reported_to_server() {
     }
 }
 
-/// A poller that was busy finds the end of a session and the messages before it at the same time.
+/// A busy poller later finds the end of a session and the messages before it at the same time.
 #[test]
 fn messages_before_shutdown_of_sender_are_delivered() {
     for connections in [Connections::Xrc, Connections::Rc] {
@@ -62,8 +62,8 @@ fn messages_before_shutdown_of_sender_are_delivered() {
     }
 }
 
-/// Returns the failure of a message: with the connection attempt that it waited for, or at once because the
-/// peer is known to be away.
+/// Returns the failure of a message. It fails with its connection attempt, or at once because the peer is known to be
+/// away.
 fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
     node.wait("failure", |_, event| match event {
         Happened::Sent(of, SendOutcome::Failed(failure)) if *of == token => Some(Ok(*failure)),
@@ -74,8 +74,8 @@ fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
 
 #[test]
 fn address_without_listener_is_reported_as_not_listening() {
-    // Programs that bind before the device lists the host's sockets: one does not answer, and at the other the kernel refuses
-    // datagrams from all addresses but the connected one.
+    // Two programs bind before the device lists the host's sockets. One does not answer, and for the other the kernel
+    // refuses datagrams from all addresses except the connected one.
     let [silent, refusing] = [(); 2].map(|()| fresh_address());
     let bind = |address: SocketAddr| UdpSocket::bind((address.ip(), ROCE_PORT)).unwrap();
     let (_silent, connected) = (bind(silent), bind(refusing));
@@ -94,7 +94,7 @@ fn address_without_listener_is_reported_as_not_listening() {
         other => panic!("{other:?}"),
     };
     assert_eq!(cause, PeerDown::NotListening);
-    // As the host's list of sockets shows, and as an ICMP error reports.
+    // The host's list of sockets shows the first, and an ICMP error reports the second.
     for address in [fresh_address(), refusing] {
         let peer = client.name(0, address);
         let cause = client.down(peer);
@@ -128,8 +128,7 @@ fn peer_of_other_address_family_is_refused_with_reason() {
     let rows =
         [("127.0.0.1:0", "[::1]:7471", "no IPv6 address"), ("[::1]:0", "127.0.0.1:7471", "no IPv4 address")];
     for (listen, peer, reason) in rows {
-        // On a network inside the process, since other programs may hold the device's port at these
-        // addresses.
+        // Use a network inside the process, because other programs may hold the device's port at these addresses.
         let link = LinkChoice::InProcess(Hub::new());
         let device = SoftOptions { link, ..SoftOptions::default() };
         let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
@@ -164,7 +163,7 @@ fn message_without_free_memory_at_receiver_fails_alone() {
     assert_eq!(client.outcome(2), failed(false, PeerDown::ResourceExhausted));
     client.send(0, peer, &[ECHO], Bytes::new(), 3);
     client.message();
-    // A waiting message gets the memory once it is free.
+    // A waiting message is delivered once memory is free.
     client.send(0, peer, &[KEEP], pattern(900_000, 3), 4);
     server.job(0, Job::LetGo);
     assert_eq!(client.outcome(4), SendOutcome::Delivered);
@@ -175,8 +174,8 @@ fn message_without_free_memory_at_receiver_fails_alone() {
     });
 }
 
-/// A request may be answered long after the session that delivered it, when the successor's request numbers
-/// are the same.
+/// A request may be answered long after the end of its session, when a successor of the caller uses the same request
+/// numbers.
 #[test]
 fn answer_does_not_reach_next_incarnation_of_caller() {
     let address = fresh_address();
@@ -236,7 +235,7 @@ fn node_with_panicked_handler_leaves_peers_at_once() {
     let peer = client.connect(0, server.address);
     server.job(1, Job::Panic);
     let cause = client.down(peer);
-    // A packet of the client may find the SRQ gone before the request to disconnect has arrived.
+    // A packet from the client may arrive after the SRQ is destroyed and before the request to disconnect arrives.
     assert!([PeerDown::Closed, PeerDown::AccessRefused].contains(&cause), "{cause}");
     // The other parts of the node can be stopped.
     server.stop();
@@ -248,7 +247,7 @@ fn impossible_options_are_refused_at_start() {
         |options| Node::start(options, |_| -> Result<Never, DriverFailure> { unreachable!() }).map(drop);
     let tight = NodeOptions::new().max_message_bytes(1 << 20).rendezvous_bytes(1 << 20);
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));
-    // The tags of a sealed message also need memory.
+    // The authentication tags of a sealed message also need memory.
     let tight =
         crate::identity::any_node().max_message_bytes(1 << 20).rendezvous_bytes((1 << 20) + (64 << 10));
     assert!(matches!(start(tight), Err(StartError::BadOption { option: "rendezvous_bytes", .. })));

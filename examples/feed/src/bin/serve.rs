@@ -65,8 +65,8 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow: dropping the sender ends the
-    /// stream with an error.
+    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow. Dropping the sender ends
+    /// the stream with an error.
     fn send(&self, event: &Event) {
         let mut topics = self.topics();
         let mut dropped = 0;
@@ -123,7 +123,7 @@ impl Feed for Hub {
     }
 }
 
-/// The progress of an upload: each chunk becomes a summary of the bytes received.
+/// The progress of an upload, as a stream with a summary of the bytes received for each chunk.
 struct Upload {
     chunks: Streaming<Bytes>,
     received: Summary,
@@ -154,10 +154,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .grace(Duration::from_secs(2))
         .serve(FeedServer::new(hub.clone()))
         .start()?;
-    // Ignored: the output may be closed.
+    // Errors are ignored, because the output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // End the watchers' streams, so that watchers receive the end of the stream and not an error.
+    // Finish the watchers' streams, so that they end without an error.
     hub.topics().watchers.drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())

@@ -63,7 +63,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn a4(lab: &Lab) -> Verdict {
-    // The racing openers are threads here; `processes` has the same check with processes.
+    // The racing openers are threads here; `processes` repeats the check with processes.
     const THREADS: usize = 8;
     let folder = Folder::new()?;
     for round in 0..20 {

@@ -69,7 +69,7 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    // Post an unsignalled send, which need not request an acknowledgement: the event must not depend on one.
+    // The event must not depend on an acknowledgement, so post an unsignalled send, which need not request one.
     let first = request(1, SendOperation::Send, &data, early.srq_number);
     early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;
@@ -148,7 +148,7 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     lab.succeeds("its send", &lab.near.cq, 80, Op::Send)?;
     equal("the TGT's state", bystander.tgt.query()?.state, QpState::ReadyToSend)?;
 
-    // To senders the failed SRQ looks empty, although a receive is posted (contract G10).
+    // Senders see the failed SRQ as empty, although a receive is posted (contract G10).
     let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&bystander.xrcd)?);
     lab.join(&ini, &tgt, &Terms { rnr_retry: 0, ..Terms::default() })?;
     ini.post_send(&[request(90, SendOperation::Send, &data, number)])?;

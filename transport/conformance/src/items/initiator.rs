@@ -33,7 +33,7 @@ pub(super) fn f1(lab: &Lab) -> Verdict {
     }
     lab.far.fill(0, 8, 0x55)?;
     for (wr_id, operation) in (10..).zip(operations) {
-        // Each operation ends its connection, so each gets a separate one.
+        // Each operation ends its connection, so each uses a separate connection.
         let route = lab.route(&crate::connect::few_retries())?;
         route.ini.post_send(&[request(wr_id, operation, &data, bogus(route.srq_number))])?;
         let ended = lab.next("an operation with a bogus SRQ number", &lab.near.cq)?;
@@ -69,7 +69,7 @@ pub(super) fn f2(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn f5(lab: &Lab) -> Verdict {
-    // The INI's depth is at most the TGT's; each device announces its own limits.
+    // The INI's depth is at most the TGT's depth; each device announces its own limits.
     let announced = lab.near.device.attributes().max_rd_atomic;
     let most = announced.min(lab.far.device.attributes().max_dest_rd_atomic);
     let remote = lab.far.remote(0);
@@ -133,7 +133,7 @@ fn fence(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// Checks that a CQ armed for solicited completions fires for those only.
+/// Checks that a CQ armed for solicited completions fires only for them.
 fn solicited(lab: &Lab) -> Verdict {
     const CONTEXT: u64 = 0x736f;
     let channel = lab.far.device.create_completion_channel()?;
@@ -193,7 +193,7 @@ pub(super) fn f3(lab: &Lab) -> Verdict {
 
 /// Sends messages of several lengths, each gathered from and scattered to two pieces.
 fn messages(lab: &Lab, route: &Route) -> Verdict {
-    // Empty, one packet, just more than one packet, and many packets, with any MTU.
+    // The lengths cover no payload, one packet, just over one packet, and many packets, with any MTU.
     for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
         let (first, bytes) = (length / 3, length as usize);
         let seed = u8::try_from(wr_id).unwrap_or(0);

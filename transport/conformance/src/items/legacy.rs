@@ -1,5 +1,5 @@
-//! Section B: the calls of OFED 1.x over the device. Two tables of registrations represent two processes,
-//! because the table is the only state that these calls keep per process.
+//! Section B: the calls of OFED 1.x over the device. Two tables of registrations represent two processes, because the
+//! table is the only per-process state of these calls.
 
 use crate::check::{Deviation, EAGAIN, EBUSY, EEXIST, EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, every_attribute, init_mask, only, rtr_mask};
@@ -32,7 +32,7 @@ fn refused<T>(what: &str, result: Result<T, LegacyError>, errno: i32) -> Verdict
     }
 }
 
-/// Returns the change of a receive QP of the far side to the state `to`.
+/// Returns the change of the far side's receive QP to the state `to`.
 fn step(lab: &Lab, peer: QpNumber, to: QpState) -> QpModify {
     let (from, mask) = match to {
         QpState::Init => (QpState::Reset, init_mask()),

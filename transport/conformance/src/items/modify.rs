@@ -202,7 +202,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
             let target = End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() };
             target.bring_to(QpState::ReadyToSend, &Terms { access: granted, ..Terms::default() })?;
             let initiator = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
-            // The INI grants the other rights.
+            // The INI grants the remaining rights.
             let access = remote_rights() - granted;
             initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
             receive(&srq, 1, &[lab.far.piece(64, 64)])?;
@@ -226,7 +226,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
 pub(super) fn e6(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let read = SendOperation::RdmaRead(lab.far.remote(0));
-    // The PSNs that the routes of the suite do not use differ: the INI's rq_psn and the TGT's sq_psn.
+    // The INI's rq_psn and the TGT's sq_psn, which other routes of the suite do not use, differ.
     let route = lab.route(&few_retries())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;
@@ -304,8 +304,8 @@ pub(super) fn e8(lab: &Lab) -> Verdict {
     check(ini.number() != QpNumber::new(0), || "the INI has number 0".to_owned())
 }
 
-/// Posts a send on an INI before it is in RTS, to a target that would accept the message. The pair is not
-/// used again, since a device that accepted the request may still have it in its queue.
+/// Posts a send on an INI before it is in RTS, to a target that would accept the message. The pair is not used again,
+/// because an accepted request may still be in its queue.
 fn early_send(lab: &Lab, state: QpState) -> Verdict {
     let terms = Terms::default();
     let (xrcd, target_cq, initiator_cq) = (lab.far.new_xrcd()?, lab.far.new_cq()?, lab.near.new_cq()?);

@@ -1,4 +1,4 @@
-//! Section R: failures and ends of reliable connections, and their set-up by the CM.
+//! Section R: failures and ends of reliable connections, and their set-up through the CM.
 
 use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};

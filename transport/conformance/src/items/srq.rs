@@ -48,7 +48,7 @@ pub(super) fn d3(lab: &Lab) -> Verdict {
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
     }
-    // Handles belong to one opening of a device. Calls refuse handles of another opening.
+    // Handles belong to one opening of a device. Calls refuse handles from another opening.
     let refuse = |what: &str, init: QpInit| refused(what, far.device.create_qp(init), EINVAL);
     refuse("an INI with another device's PD", QpInit { pd: Some(Arc::clone(&near.pd)), ..far.ini_init() })?;
     let send_cq = Some(Arc::clone(&near.cq));

@@ -104,7 +104,7 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
 /// Creates an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
-/// Checks that each operation needs the matching access right of the region, and stays within its bounds.
+/// Checks that each operation requires the region's matching access right, and stays within the region's bounds.
 fn bounds(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let operations: [(Access, Toward); 4] = [
@@ -247,7 +247,7 @@ pub(super) fn g8(lab: &Lab) -> Verdict {
         lab.succeeds("a receive of the remaining SRQ", &lab.far.cq, 2, Op::Receive)?;
         return Ok(());
     }
-    // Other users of this TGT need a new one. Their SRQs are not affected.
+    // Other users of this TGT need a new TGT. Their SRQs are not affected.
     equal("the TGT's state", tgt, QpState::Error)?;
     receive(&kept, 4, &[lab.far.piece(0, 64)])?;
     let (ini, fresh) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
@@ -261,7 +261,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 3000)];
     let write = SendOperation::RdmaWriteWithImmediate(lab.far.remote(8192), 5);
     for (operation, opcode) in [(SendOperation::Send, Op::Send), (write, Op::RdmaWrite)] {
-        // Seven means to retry indefinitely: the message waits until a receive is posted.
+        // A count of seven means indefinite retries, so the message waits until a receive is posted.
         let route = lab.route(&Terms::default())?;
         let before = rnr_received(&lab.near);
         route.ini.post_send(&[request(1, operation, &data, route.srq_number)])?;
@@ -272,7 +272,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
         lab.succeeds("a send that waited", &lab.near.cq, 1, opcode)?;
         lab.next("its receive", &route.cq)?;
 
-        // No retries: the first RNR NAK ends the send, at the INI only.
+        // Without retries the first RNR NAK ends the send, at the INI only.
         let route = lab.route(&Terms { rnr_retry: 0, ..Terms::default() })?;
         route.ini.post_send(&[request(3, operation, &data, route.srq_number)])?;
         lab.ends("a send without a receive", &lab.near.cq, 3, Status::RnrRetryExceeded)?;

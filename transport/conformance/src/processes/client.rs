@@ -9,7 +9,7 @@ use trunkline_testkit::Process;
 /// Time without an answer after which a puppet counts as stuck.
 const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
-/// A process that executes verbs on command. Dropping this kills it.
+/// A process that executes verbs on command. Dropping the value kills the process.
 #[derive(Debug)]
 pub struct Puppet {
     process: Process,
@@ -20,7 +20,7 @@ impl Puppet {
     /// Wraps a child whose input and output are pipes, and waits until it is ready.
     ///
     /// # Errors
-    /// If the process does not start as a puppet.
+    /// Returns an error if the process does not start as a puppet.
     pub fn adopt(name: &'static str, child: Child) -> Verdict<Self> {
         let mut puppet = Self { process: Process::adopt(name, child).with_bound(ANSWER_AT_MOST), name };
         equal(&format!("the first line of {name}"), puppet.answer()?, Ok("ready".to_owned()))?;
@@ -32,7 +32,7 @@ impl Puppet {
         Ok(self.process.tell(command)?)
     }
 
-    /// Returns the next answer: a text, or the errno of a verb that was refused.
+    /// Returns the next answer, which is a text or the errno of a refused verb.
     pub(super) fn answer(&mut self) -> Verdict<Result<String, i32>> {
         let answer = self.process.after(ANSWER)?;
         let (kind, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
@@ -46,7 +46,7 @@ impl Puppet {
     /// Sends a command that must succeed, and returns its result.
     ///
     /// # Errors
-    /// If the verb is refused, or the process does not answer.
+    /// Returns an error if the verb is refused, or if the process does not answer.
     pub fn does(&mut self, command: &str) -> Verdict<String> {
         self.tell(command)?;
         let name = self.name;
@@ -72,7 +72,7 @@ impl Puppet {
         }
     }
 
-    /// Polls a queue for a receive, which must be this one and successful. Returns the TGT's number.
+    /// Polls a queue for the receive `wr_id`, which must be the next and succeed. Returns the TGT's number.
     pub(super) fn receives(&mut self, queue: &str, wr_id: u64) -> Verdict<u32> {
         let got = self.does(&format!("poll {queue}"))?;
         let words: Vec<&str> = got.split(' ').collect();
@@ -92,12 +92,12 @@ impl Puppet {
     /// Kills the process with SIGKILL.
     ///
     /// # Errors
-    /// If it has ended before.
+    /// Returns an error if the process has already ended.
     pub fn kill(mut self) -> Verdict {
         Ok(self.process.kill()?)
     }
 
-    /// Lets the process exit by itself with its objects still open.
+    /// Lets the process exit by itself with open objects.
     pub(super) fn leave(self) -> Verdict {
         Ok(self.process.finish()?)
     }

@@ -1,4 +1,4 @@
-//! Section A, between processes.
+//! Items of section A between processes.
 
 use super::Stage;
 use super::client::Puppet;
@@ -10,7 +10,7 @@ use trunkline_testkit::Folder;
 /// Number of processes that race for a domain.
 const RACERS: usize = 16;
 
-/// Creates a directory with a file in it. Returns the directory and the file's path.
+/// Creates a directory that contains a file. Returns the directory and the file's path.
 fn file() -> Verdict<(Folder, String)> {
     let folder = Folder::new()?;
     folder.create("domain")?;

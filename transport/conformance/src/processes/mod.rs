@@ -1,9 +1,9 @@
-//! Items that need several processes: sharing of a domain, and the state after a process has died.
+//! Items that require several processes. They check the sharing of a domain, and the state after a process has died.
 //!
-//! The initiator is in this process, on a separate device. The targets are *puppets*: processes that share
-//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`],
-//! starts processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as
-//! the items of [`crate::ITEMS`].
+//! The initiator is in this process, on a separate device. The targets are *puppets*, which are processes that share
+//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`], starts
+//! processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as the items of
+//! [`crate::ITEMS`].
 
 mod client;
 mod domains;
@@ -27,25 +27,25 @@ use trunkline_verbs::{
     CompletionOpcode, CompletionStatus, QpNumber, QpState, QueuePair, SendOperation, SrqNumber, VerbsError,
 };
 
-/// A provider whose devices several processes can share.
+/// A provider whose devices can be shared by several processes.
 pub trait ProcessBench: Bench {
-    /// Opens a device in this process that reaches the puppets.
+    /// Opens a device in this process that can reach the puppets.
     ///
     /// # Errors
-    /// If it cannot be opened; the item then fails.
+    /// Returns an error if the device cannot be opened. The item then fails.
     fn open_near(&self) -> Result<Port, VerbsError>;
 
-    /// Returns the address that the puppets of one item share.
+    /// Returns the shared address of one item's puppets.
     fn far_address(&self) -> IpAddr;
 
     /// Starts a process that serves as a puppet at the address, with pipes as its input and output.
     ///
     /// # Errors
-    /// The error of the operating system.
+    /// Returns the error of the operating system.
     fn start_puppet(&self, address: IpAddr) -> io::Result<Child>;
 }
 
-/// An item that needs several processes.
+/// An item that requires several processes.
 #[derive(Debug, Clone, Copy)]
 pub struct ProcessItem {
     /// Number in the contract.
@@ -106,10 +106,10 @@ pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome
     })
 }
 
-/// Runs the process item of this number, for a test.
+/// Runs the process item with this number, for a test.
 ///
 /// # Panics
-/// If the item failed.
+/// Panics if the item failed.
 #[doc(hidden)]
 pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     let Some(item) = PROCESS_ITEMS.iter().find(|item| item.id.eq_ignore_ascii_case(id)) else {
@@ -118,10 +118,10 @@ pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     pass(bench, (item.id, item.title), run_process_item(bench, item));
 }
 
-/// The test bed of one item.
+/// The test bed for one item.
 struct Stage<'a> {
     bench: &'a dyn ProcessBench,
-    /// A lab whose two sides are the same device of this process.
+    /// A lab whose two sides are one device in this process.
     lab: Lab,
     far: IpAddr,
 }
@@ -142,7 +142,7 @@ impl<'a> Stage<'a> {
         Ok((self.puppet("the first process")?, self.puppet("the second process")?))
     }
 
-    /// Connects a new INI to a TGT of which a puppet has a handle.
+    /// Connects a new INI to a TGT for which a puppet holds a handle.
     fn join(
         &self,
         puppet: &mut Puppet,
@@ -171,7 +171,7 @@ impl<'a> Stage<'a> {
         Ok(ini.post_send(&[request(SEND, SendOperation::Send, &data, SrqNumber::new(srq))])?)
     }
 
-    /// Waits for the completion of the next send, which must have this status.
+    /// Waits for the completion of the next send, which must end with this status.
     fn ends(&self, what: &str, status: CompletionStatus) -> Verdict {
         self.lab.ends(what, &self.lab.near.cq, SEND, status)?;
         Ok(())

@@ -1,8 +1,8 @@
 //! A process that executes verbs on command.
 //!
-//! Owns the objects of one puppet and its line protocol: one line per command and one per answer. A command
-//! is named after its verb, and the controlling process chooses the names of objects. Answers start with
-//! [`ANSWER`], so that other output of the process, such as a test harness's, is ignored.
+//! The line protocol has one line per command and one per answer. A command is named after its verb, and the
+//! controlling process chooses the names of objects. Answers start with [`ANSWER`], so that other output of the
+//! process, such as a test harness's, is ignored.
 
 use crate::Port;
 use crate::check::Deviation;
@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_millis(60);
 /// Executes commands on a device until the input ends.
 ///
 /// # Errors
-/// Errors of the input and the output.
+/// Returns an error if the input cannot be read or the output cannot be written.
 pub fn serve_puppet(port: Port, input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut puppet = match Side::new(port) {
         Ok(side) => Puppet::new(side),
@@ -110,7 +110,7 @@ impl Puppet {
         match *words {
             ["domain", name, path, flags] => self.open_domain(name, path, flags),
             ["race", name, path, flags, start] => {
-                // All racing processes wait for one file, so that they start at nearly the same time.
+                // All racing processes wait for the same file, so that they start at nearly the same time.
                 let until = Instant::now() + WAIT_AT_MOST;
                 while fs::metadata(start).is_err() {
                     if Instant::now() > until {

@@ -1,4 +1,4 @@
-//! TGTs, SRQs, events and deaths, between processes.
+//! Items between processes about TGTs, SRQs, events and deaths.
 
 use super::client::Puppet;
 use super::{SEND, Stage};
@@ -13,8 +13,8 @@ use trunkline_verbs::{
     RemoteAddress, Rkey, SendOperation, SrqNumber,
 };
 
-/// Two processes in one domain, a TGT that the first created and the second opened, an SRQ of each, and
-/// an INI that sends to the TGT.
+/// Two processes in one domain, a TGT created by the first and opened by the second, one SRQ per process, and an INI
+/// that sends to the TGT.
 struct SharedTgtPair {
     first: Puppet,
     second: Puppet,
@@ -113,7 +113,7 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // Under load: some sends are outstanding when the creator dies. Sends must not be lost or duplicated.
+    // Some sends are outstanding when the creator dies. They must be neither lost nor duplicated.
     const SENDS: u64 = 48;
     for wr_id in 0..SENDS {
         second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -264,7 +264,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
         stage.lab.succeeds("a WRITE with immediate", &near.cq, SEND, Op::RdmaWrite)?;
         process.receives("s", 1)?;
     }
-    // The rkey of one process with the SRQ number of the other.
+    // Use the rkey of one process with the SRQ number of the other.
     pair.second.does("fill 0 64 9")?;
     let data = [near.piece(0, 8)];
     let write = SendOperation::RdmaWrite(places[1]);
@@ -281,7 +281,7 @@ pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
     stage.post(&ini, srqs[1])?;
     stage.is_a_violation("a send to a killed process")?;
     equal("the INI's state", ini.query()?.state, QpState::Error)?;
-    // The remaining process still works through its own TGT.
+    // The remaining process still receives through its own TGT.
     let number = first.number("tgt u d")?;
     let ini = stage.join(&mut first, "u", number, &Terms::default())?;
     equal("the QP of a receive", reaches(stage, &ini, srqs[0], &mut first, 1)?, number)
@@ -385,8 +385,7 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { mut first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // The first process dies with posted receives, an outstanding message to it, and the only handle of a
-    // TGT.
+    // The first process dies with posted receives, an outstanding message to it, and the only handle to a TGT.
     let alone = first.number("tgt u d")?;
     let lonely = stage.join(&mut first, "u", alone, &few_retries())?;
     first.does("receive s 1 0 64")?;

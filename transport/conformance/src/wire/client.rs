@@ -1,4 +1,4 @@
-//! The connecting end: sends orders to the server and checks every result.
+//! The connecting end, which sends orders to the server and checks every result.
 
 use super::link::{Area, INLINE, LARGEST, Link, SLOTS, Work};
 use super::protocol::{ControlMessage, Hello, Manner, Purpose, REFUSAL_BYTES, Verb};
@@ -9,14 +9,14 @@ use crate::check::{Deviation, Verdict, check, equal};
 use std::net::SocketAddr;
 use trunkline_verbs::{CmEventKind, CompletionStatus, RejectReason, SendOperation};
 
-/// Message sizes in bytes: around one packet, around four packets, and long ones.
+/// Message sizes in bytes, which are near one packet, near four packets, and long.
 const SIZES: [usize; 10] = [1, 64, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, LARGEST];
 /// Message sizes of a short run, in bytes.
 const FEW_SIZES: [usize; 3] = [1, 1025, 65_536];
 /// Number of messages that use up all receives more than once.
 const STARVING: u16 = 19;
 const _: () = assert!(STARVING as usize > 2 * SLOTS);
-/// Number of READs posted at once: more than may be outstanding at either end.
+/// Number of READs posted at once, which exceeds the number that may be outstanding at either end.
 const READS: usize = 40;
 const READ_SIZE: usize = 3000;
 /// Number of simultaneous connections.
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) server: SocketAddr,
     /// True if both ends use SRQs.
     pub(super) srq: bool,
-    /// True for fewer sizes, and transfers only.
+    /// True for fewer sizes, and no checks other than transfers.
     pub(super) short: bool,
 }
 
@@ -63,7 +63,7 @@ const TRAFFIC: [Transfer; 16] = [
 
 type Scene = (&'static str, fn(&mut Client<'_, '_>) -> Verdict);
 
-/// Checks that open their own connections.
+/// Checks that each open their own connections.
 const CONNECTIONS: [Scene; 7] = [
     ("starved-receiver", |client| client.starve()),
     ("connections-at-once", |client| client.at_once()),
@@ -316,8 +316,7 @@ impl Client<'_, '_> {
         self.right(&control, wrong)
     }
 
-    /// Sends more messages than there are receives to a server that reposts late and therefore responds with
-    /// RNR NAKs.
+    /// Sends more messages than the server has receives. The server reposts late and therefore responds with RNR NAKs.
     fn starve(&mut self) -> Verdict {
         let mut link = self.dial()?;
         let control =
@@ -348,8 +347,7 @@ impl Client<'_, '_> {
             link.send_control(&control)?;
             controls.push(control);
         }
-        // In reverse order: the server executes the first order and stores the other messages, which fit its
-        // SRQ.
+        // Send in reverse order. The server executes the first order and stores the other messages, which fit its SRQ.
         for (link, control) in links.iter_mut().zip(&controls).rev() {
             link.send_messages(control)?;
         }
@@ -395,7 +393,7 @@ impl Client<'_, '_> {
         equal("the reason", self.refusal(nobody)?.0, RejectReason::INVALID_SERVICE_ID)
     }
 
-    /// Checks that a WRITE with a key that the server does not have is refused and changes no memory.
+    /// Checks that a WRITE with a key unknown to the server is refused and changes no memory.
     fn wrong_key(&mut self) -> Verdict {
         let mut link = self.dial()?;
         self.order(&mut link, Verb::Break, 0)?;

@@ -1,4 +1,4 @@
-//! The peer of third-party programs: librdmacm's `rdma_client` and `rdma_server`, and `rping`.
+//! A peer for librdmacm's programs `rdma_client`, `rdma_server` and `rping`.
 
 use super::link::{Area, Link};
 use super::pattern::pattern;
@@ -12,7 +12,7 @@ use trunkline_verbs::{
     CmEventKind, CmId, CompletionOpcode, ConnectParameters, IoAddress, RemoteAddress, Rkey, SendOperation,
 };
 
-/// Size in bytes of the messages of `rdma_client` and `rdma_server`, and of `rping`'s memory announcements.
+/// Size in bytes of messages from `rdma_client` and `rdma_server`, and of `rping`'s memory announcements.
 const MESSAGE: usize = 16;
 /// Sizes in bytes of the READs and WRITEs that `rping` requests.
 const PING_SIZES: [usize; 5] = [64, 1023, 1025, 4097, 65_535];
@@ -45,7 +45,7 @@ pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>)
 pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut Report<'_>) -> Verdict {
     let mut link = dial(station, server)?;
     for (round, size) in PING_SIZES.into_iter().enumerate() {
-        // `rping` reads a C string: it writes back only up to the first zero.
+        // `rping` reads a C string, so it writes back only the bytes up to the first zero.
         let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
         let text = letters.chain([0]).collect::<Vec<_>>();
         link.memory.write(Area::Offer.offset(), &text)?;
@@ -71,8 +71,8 @@ pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut R
     link.close()
 }
 
-/// Serves an `rping -c`: READs the memory that it announces, and WRITEs the same bytes to the memory that it
-/// announces next.
+/// Serves an `rping -c`. READs the memory that `rping` announces, and WRITEs the same bytes to the next announced
+/// memory.
 pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let mut link = accept(station, port, report)?;
     let mut rounds = 0;
@@ -94,7 +94,7 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
     link.close()
 }
 
-/// Returns the memory that the client announces next; `None` once it has disconnected.
+/// Returns the memory that the client announces next; `None` if the client disconnects.
 fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, usize)>> {
     let mut deadline = super::station::Deadline::new();
     loop {
@@ -103,7 +103,7 @@ fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, u
             Some(CmEventKind::Established) | None => {}
             Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the middle of the exchange"))),
         }
-        // Receives are flushed after the end of the connection, which an event reports.
+        // Receives are flushed when the connection ends, which an event also reports.
         let _ = link.pump();
         if let Some(arrival) = link.arrival_now() {
             equal("size of a message", arrival.length, MESSAGE)?;
@@ -146,7 +146,7 @@ fn dial(station: &Station, server: SocketAddr) -> Verdict<Link> {
     }
 }
 
-/// Returns connection parameters for these programs: one READ at a time, and no private data.
+/// Returns connection parameters for these programs, with one READ at a time and without private data.
 fn plain(link: &Link) -> ConnectParameters {
     ConnectParameters { responder_resources: 1, initiator_depth: 1, ..link.parameters(Vec::new()) }
 }

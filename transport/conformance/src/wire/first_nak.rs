@@ -1,9 +1,9 @@
-//! A fatal NAK as the very first packet from a responder.
+//! A test of a fatal NAK that is the very first packet from a responder.
 //!
-//! The test connects the QPs itself, with the numbers exchanged over TCP, because a connection manager
-//! would send packets before. The requester's first request has a wrong rkey, so the first RoCE packet that
-//! its device ever receives from that address is the NAK, which is sent only once. The NAK must end the
-//! request with its own status. A device that drops the NAK retries until the retries are used up.
+//! The test connects the QPs itself and exchanges their numbers over TCP, because a connection manager would send
+//! packets first. The requester's first request has a wrong rkey, so the first RoCE packet that its device receives
+//! from that address is the NAK, which is sent only once. The NAK must end the request with the status for that NAK. A
+//! device that drops the NAK retries until the retries are used up.
 
 use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict, equal};
@@ -20,9 +20,9 @@ use trunkline_verbs::{
 
 /// Length of the WRITE in bytes.
 const LENGTH: u32 = 64;
-/// Local ACK timeout: 0.13 s.
+/// Local ACK timeout of 0.13 s.
 const ACK_TIMEOUT: u8 = 15;
-/// The kernel's soft RoCE retries without limit for 7.
+/// Retry count. The kernel's soft RoCE retries without limit for 7.
 const RETRIES: u8 = 6;
 /// Time limit of each step over TCP. The other end may be an emulated machine.
 const BOUND: Duration = Duration::from_secs(60);
@@ -115,7 +115,7 @@ impl Words {
         Ok(writeln!(self.reader.get_mut(), "{line}")?)
     }
 
-    /// Returns the next line; empty at the end.
+    /// Returns the next line; empty at the end of the stream.
     fn receive(&mut self) -> Verdict<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line)?;
@@ -138,7 +138,7 @@ impl Words {
     }
 }
 
-/// Responds to one requester, and refuses its WRITE.
+/// Responds to one requester by refusing its WRITE.
 pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (stream, peer) = listener.accept()?;
     let end = End::new(station)?;
@@ -150,7 +150,7 @@ pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     equal("what the requester sent", words.receive()?.as_str(), "")
 }
 
-/// Sends a WRITE with a key that the responder does not have, as its first packet.
+/// Sends a WRITE with a key unknown to the responder, as the first packet.
 pub(super) fn request(station: &Station, server: SocketAddr) -> Verdict {
     let mut words = Words::new(TcpStream::connect_timeout(&server, BOUND)?)?;
     let end = End::new(station)?;

@@ -22,7 +22,7 @@ const GUARD: usize = 64;
 pub(super) const SLOTS: usize = 8;
 const SLOT: usize = LARGEST + GUARD;
 const AREA: usize = LARGEST + 2 * GUARD;
-/// Number of inline bytes that are requested.
+/// Number of inline bytes to request.
 pub(super) const INLINE: usize = 64;
 /// Maximum number of outstanding control messages.
 const CONTROLS_MAX: usize = 8;
@@ -39,7 +39,7 @@ pub(super) enum Area {
     Sink,
     /// Source of the peer's READs.
     Offer,
-    /// Local buffer of READs.
+    /// Local buffer for READs.
     Landing,
 }
 
@@ -49,7 +49,7 @@ impl Area {
     }
 }
 
-/// Offset of the word that the peer changes by atomics. The results of atomics are stored after it.
+/// Offset of the word that the peer changes with atomics. The results of atomics are stored after it.
 pub(super) const WORD: usize = 4 * AREA;
 pub(super) const OLD_VALUE: usize = WORD + 8;
 
@@ -100,7 +100,7 @@ pub(super) struct Arrival {
     pub(super) immediate: Option<u32>,
 }
 
-/// A work request for the send queue: an operation on `length` bytes of the arena.
+/// A work request for the send queue, with an operation on `length` bytes of the arena.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) operation: SendOperation,
@@ -115,7 +115,7 @@ pub(super) struct Link {
     pub(super) id: Arc<dyn CmId>,
     pub(super) qp: Arc<dyn QueuePair>,
     pub(super) memory: Arc<Memory>,
-    /// The peer's arena, once the peer has announced it.
+    /// The peer's arena, set when the peer announces it.
     pub(super) peer: RemoteAddress,
     region: Arc<dyn MemoryRegion>,
     cq: Arc<dyn CompletionQueue>,
@@ -125,8 +125,8 @@ pub(super) struct Link {
     /// The work request id and the expected opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Number of flushed receives. If there are any, the connection has ended, and an event reports that now
-    /// or later.
+    /// Number of flushed receives. If it is not 0, the connection has ended, and an event reports the end sooner or
+    /// later.
     flushed: usize,
     /// True if the last send may be flushed.
     is_ending: bool,
@@ -135,7 +135,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Creates the QP, queues and memory of an endpoint and posts its receives.
+    /// Creates the QP, queues and memory for an endpoint, and posts its receives.
     pub(super) fn new(station: &Station, id: Arc<dyn CmId>, purpose: Purpose) -> Verdict<Self> {
         let device = &station.device;
         let slots = match purpose {
@@ -198,17 +198,16 @@ impl Link {
     pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
         ConnectParameters {
             private_data,
-            // The kernel's soft RoCE retries without limit for 7. An accepting side takes the value of the
-            // request.
+            // The kernel's soft RoCE retries without limit for 7. An accepting side uses the value in the request.
             retry_count: 6,
-            // 0.13 s: rxe detects the loss of a last packet only by this timeout.
+            // 0.13 s, because rxe detects the loss of a last packet only by this timeout.
             ack_timeout: 15,
             srq: self.slots.srq.is_some(),
             ..ConnectParameters::default()
         }
     }
 
-    /// Accepts a peer's request, whose parameters are `offered`.
+    /// Accepts a peer's request with the parameters `offered`.
     pub(super) fn accept(&self, offered: &ConnectParameters) -> Verdict {
         let srq = self.slots.srq.is_some();
         Ok(self.id.accept(&ConnectParameters {
@@ -305,8 +304,8 @@ impl Link {
         self.finish()
     }
 
-    /// Sends a control message after which the server ends the connection. The end may be reported before
-    /// the send completes.
+    /// Sends a control message that makes the server end the connection. The end may be reported before the send
+    /// completes.
     pub(super) fn send_last_control(&mut self, control: &ControlMessage) -> Verdict {
         self.is_ending = true;
         self.post_control(control)
@@ -319,7 +318,7 @@ impl Link {
         self.do_one(SendOperation::Send, offset, CONTROL_BYTES)
     }
 
-    /// Polls completions. Returns true if there were any. A failed completion is an error.
+    /// Polls completions. Returns true if there were any, and an error if one failed.
     pub(super) fn pump(&mut self) -> Verdict<bool> {
         let mut batch = [Completion::default(); 16];
         let count = self.cq.poll(&mut batch);
@@ -401,7 +400,7 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Counts the wrong bytes of a message: inside it, and past its end.
+    /// Counts the wrong bytes inside a message and past its end.
     pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
         equal("size of a message", arrival.length, size)?;
@@ -418,7 +417,7 @@ impl Link {
         self.slots.post(arrival.slot, Some(&self.qp))
     }
 
-    /// Checks that an area is a pattern with blank bytes around it, and blanks it. Returns the number of
+    /// Checks that an area contains a pattern with blank bytes around it, and blanks the area. Returns the number of
     /// wrong bytes.
     pub(super) fn judge_area(&self, area: Area, size: usize, seed: u64) -> Verdict<u64> {
         let offset = area.offset();
@@ -429,9 +428,9 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Closes this end: moves the QP to ERR and waits until all receives posted here are flushed.
+    /// Closes this end. Moves the QP to ERR and waits until all its receives are flushed.
     pub(super) fn close(mut self) -> Verdict {
-        // Answers the peer's DREQ if there was one. Otherwise the call is refused; the error is ignored.
+        // Answers the peer's DREQ, if one has arrived. Otherwise the call is refused, and the error is ignored.
         let _ = self.id.disconnect();
         let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
         let mut deadline = Deadline::new();
@@ -443,7 +442,7 @@ impl Link {
         Ok(())
     }
 
-    /// Returns an address in the peer's arena with an rkey that the peer does not have.
+    /// Returns an address in the peer's arena with an rkey that does not exist at the peer.
     pub(super) fn wrong_key(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { rkey: Rkey(self.peer.rkey.0 ^ 0x0055_aa00), ..self.remote(offset) }
     }

@@ -1,10 +1,9 @@
-//! An interoperability test between any two providers: connections, RC traffic of every kind, refusals and
-//! disconnects, with every byte checked.
+//! An interoperability test between any two providers. It covers connections, RC traffic of every kind, refusals and
+//! disconnects, and checks every byte.
 //!
-//! Owns a client and a server that control each other over the connections under test, and peers for some
-//! third-party programs. The `wire_peer` examples of the providers call it, and one of them runs on a
-//! kernel's soft RoCE. It uses only the traits of `trunkline_verbs`: it opens no device and names no
-//! provider.
+//! A client controls a server over the connections under test. Other peers test third-party programs. The `wire_peer`
+//! examples of the providers call this module, and one of them runs on the kernel's soft RoCE. The module uses only
+//! the traits of `trunkline_verbs`, and does not open devices or depend on a provider.
 //!
 //! ```text
 //! wire_peer server OWN PORT                        serves a `client` until it has finished
@@ -17,9 +16,8 @@
 //! wire_peer first-nak-client OWN SERVER PORT       receives that fatal NAK as the server's first packet
 //! ```
 //!
-//! The client controls the server: it sends a control message that announces or requests a transfer, the
-//! transfer happens, and the server answers with its result. A server prints `listening` when clients may
-//! connect.
+//! Each transfer begins with a control message in which the client announces or requests it. After the transfer, the
+//! server answers with the result. A server prints `listening` when clients may connect.
 
 mod client;
 mod debian;
@@ -41,7 +39,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use trunkline_verbs::Device;
 
-/// The task of the program: the arguments of `wire_peer`.
+/// The task of the program, from the arguments of `wire_peer`.
 #[derive(Debug, Clone, Copy)]
 pub struct WireOrder {
     role: Role,

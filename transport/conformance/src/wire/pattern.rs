@@ -8,7 +8,7 @@ const BLANK: u8 = 0xee;
 /// Number of bytes compared at a time, a multiple of 8.
 const PIECE: usize = 4096;
 
-/// Fills `into` with the bytes of a pattern from offset `first` on. With SplitMix64, all offsets differ.
+/// Fills `into` with a pattern's bytes from offset `first` on. SplitMix64 makes the bytes differ between offsets.
 fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     for (index, word) in into.chunks_mut(8).enumerate() {
         let place = (first / 8 + index) as u64;

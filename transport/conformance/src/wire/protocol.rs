@@ -1,12 +1,11 @@
-//! The protocol between the two ends: a hello in the private data of the request and the reply, then control
+//! The protocol between the two ends. A hello in the private data of the request and the reply is followed by control
 //! messages of 64 bytes.
 
 use super::pattern::pattern;
 use crate::check::{Deviation, Verdict, check};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// Lengths of private data in bytes: the maximum for a request (contract rocev2 11.3), then for a reply and
-/// for a refusal.
+/// Maximum lengths of private data, in bytes, in a request (contract rocev2 11.3), a reply and a refusal.
 pub(super) const REQUEST_BYTES: usize = 56;
 pub(super) const ANSWER_BYTES: usize = 196;
 pub(super) const REFUSAL_BYTES: usize = 148;
@@ -27,7 +26,7 @@ pub(super) enum Purpose {
     Refuse,
 }
 
-/// Content of the private data: the connection's purpose, and the address of the sender's memory.
+/// Content of the private data, with the connection's purpose and the address of the sender's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
@@ -73,12 +72,12 @@ impl Hello {
     }
 }
 
-/// An order to the server, with the size, seed and number of the messages that either end then sends.
+/// An order to the server. Size, seed and number of the messages are in the control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Check the messages that follow.
     Listen,
-    /// Check the messages that follow, but repost receives only after all of them are used up.
+    /// Check the messages that follow, but repost receives only after all are used up.
     Starve,
     /// Send messages.
     Send,
@@ -92,7 +91,7 @@ pub(super) enum Verb {
     Write,
     /// READ the client's offer and check it.
     Read,
-    /// Change the client's word by atomics.
+    /// Change the client's word with atomics.
     Atomics,
     /// Set the server's word to the seed, and report its previous value.
     Word,
@@ -124,7 +123,7 @@ const VERBS: [Verb; 13] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ControlMessage {
     pub(super) verb: Verb,
-    /// Send mode of the bytes.
+    /// Send mode of the messages.
     pub(super) manner: Manner,
     pub(super) count: u16,
     pub(super) size: u32,
@@ -135,15 +134,15 @@ pub(super) struct ControlMessage {
     pub(super) value: u64,
 }
 
-/// Send mode of the bytes of messages.
+/// Send mode of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Manner {
     /// Sent from registered memory.
     #[default]
     Plain,
-    /// Sent with 4 bytes of immediate data: the low half of the seed.
+    /// Sent with immediate data, which is the low half of the seed.
     Immediate,
-    /// Inline in the work request.
+    /// Sent inline in the work request.
     Inline,
 }
 

@@ -1,4 +1,4 @@
-//! The output of an exchange: one line for each check, and the totals.
+//! The output of an exchange, with one line per check and the totals.
 
 use crate::check::{Deviation, Verdict};
 use std::fmt::{Debug, Formatter};
@@ -25,7 +25,7 @@ impl<'a> Report<'a> {
 
     /// Prints a line and flushes it, because a script may wait for it.
     pub(super) fn note(&mut self, text: &str) {
-        // Ignored: without a reader, the exit status still reports the result.
+        // Errors are ignored. Without a reader, the exit status still reports the result.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 
@@ -35,7 +35,7 @@ impl<'a> Report<'a> {
         self.wrong += wrong;
     }
 
-    /// Prints the line of a check. Returns true if it passed.
+    /// Prints the line for a check. Returns true if the check passed.
     pub(super) fn verdict(&mut self, name: &str, verdict: Verdict) -> bool {
         match verdict {
             Ok(()) => self.note(&format!("pass {name}")),

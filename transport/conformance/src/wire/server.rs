@@ -1,4 +1,4 @@
-//! The listening end: executes the client's control messages, on any number of connections.
+//! The listening end, which executes the client's control messages on any number of connections.
 
 use super::link::{Area, Link, SLOTS};
 use super::protocol::{ControlMessage, Hello, Purpose, REFUSAL_BYTES, REQUEST_BYTES, Verb};
@@ -17,8 +17,8 @@ struct Session {
     is_established: bool,
     /// True if the client announced that the connection will fail.
     may_fail: bool,
-    /// The deviation if a send was flushed. It is allowed if the client has ended the connection: a client
-    /// that has received the answer may disconnect before it acknowledges the answer.
+    /// The deviation if a send was flushed. A flush is allowed if the client has ended the connection, because a
+    /// client may disconnect before it acknowledges the answer.
     flushed: Option<Deviation>,
     is_last: bool,
 }
@@ -51,7 +51,7 @@ pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Ve
 }
 
 impl Server<'_> {
-    /// Handles one round of events and messages. Returns true if there were any.
+    /// Handles one round of events and messages. Returns true if any were handled.
     fn turn(&mut self, report: &mut Report<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.station.event_now() {
@@ -71,7 +71,7 @@ impl Server<'_> {
                     } else if !session.may_fail {
                         report.fail("server-connection", &error);
                     }
-                    // Only the end of the connection can follow.
+                    // The only possible next event is the end of the connection.
                     session.may_fail = true;
                 }
             }
@@ -118,7 +118,7 @@ impl Server<'_> {
 
     fn ended(&mut self, id: CmIdNumber, report: &mut Report<'_>) -> Verdict {
         let Some(index) = self.sessions.iter().position(|session| session.link.id.number() == id) else {
-            return Ok(()); // it was refused, or has ended already
+            return Ok(()); // the connection was refused or has already ended
         };
         // Handle messages that arrived before the session ended.
         let mut session = self.sessions.swap_remove(index);
@@ -129,8 +129,8 @@ impl Server<'_> {
 }
 
 impl Session {
-    /// Polls completions, and executes one control message if one has arrived. Returns true if there was a
-    /// completion or a message.
+    /// Polls completions, and executes one control message if available. Returns true if there was a completion or a
+    /// message.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
         if self.may_fail || !self.is_established {
             return Ok(false);

@@ -14,7 +14,7 @@ use trunkline_verbs::{
     ProtectionDomain, QpType,
 };
 
-/// Maximum time for which the peer may be silent. It may be an emulated machine on a loaded host, reached by a link
+/// Maximum time for which the peer may be silent. The peer may be an emulated machine on a loaded host, behind a link
 /// with loss.
 const BOUND: Duration = Duration::from_secs(60);
 /// Number of polls without a result before a wait sleeps between polls.
@@ -33,7 +33,7 @@ impl Deadline {
         Self { until: Instant::now() + BOUND, looks: 0 }
     }
 
-    /// Yields or sleeps for a short time. Fails once the time is up.
+    /// Yields or sleeps for a short time. Fails after the time limit.
     pub(super) fn wait(&mut self, otherwise: impl FnOnce() -> String) -> Verdict {
         self.looks += 1;
         if self.looks < LOOKS {
@@ -67,7 +67,7 @@ impl Station {
         Ok(Self { device, pd, own, channel, srq: RefCell::default(), waiting: RefCell::default() })
     }
 
-    /// Returns the receives that all connections with an SRQ share.
+    /// Returns the receives shared by all connections with an SRQ.
     pub(super) fn srq_slots(&self) -> Verdict<Rc<Slots>> {
         let mut srq = self.srq.borrow_mut();
         if let Some(slots) = &*srq {
@@ -121,7 +121,7 @@ impl Station {
         }
     }
 
-    /// Connects to a `super::server`.
+    /// Connects to the server in `super::server`.
     pub(super) fn dial(&self, server: SocketAddr, purpose: Purpose) -> Verdict<Link> {
         let mut link = Link::new(self, self.active(server)?, purpose)?;
         link.connect()?;
@@ -129,7 +129,7 @@ impl Station {
         Ok(link)
     }
 
-    /// Waits until the server has accepted.
+    /// Waits until the server accepts.
     pub(super) fn await_connection(&self, link: &mut Link) -> Verdict {
         let event = self.event(link.id.number())?;
         if !matches!(event.kind, CmEventKind::Established) {

@@ -1,4 +1,4 @@
-//! Transfers between the ends of a connection, which client and server share.
+//! Transfers between the ends of a connection, used by client and server.
 
 use super::link::{Area, Arrival, Link, OLD_VALUE, SLOTS, WORD, Work, immediate_of};
 use super::pattern::fill;
@@ -91,7 +91,7 @@ impl Link {
         fill(&self.memory, Area::Offer.offset(), size, seed)
     }
 
-    /// Changes the peer's word from the first to the last value by atomics, and checks each old value.
+    /// Changes the peer's word from the first to the last value with atomics, and checks each old value.
     pub(super) fn change_word(&mut self) -> Verdict {
         let remote = self.remote(WORD);
         let added = FIRST_VALUE.wrapping_add(u64::from(u32::MAX));

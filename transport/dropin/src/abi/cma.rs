@@ -50,7 +50,7 @@ pub struct rdma_ib_addr {
     pub pkey: u16,
 }
 
-/// The unions of the header are each as large as their largest member.
+/// Each union of the header is as large as its largest member.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {

@@ -1,4 +1,4 @@
-//! Structures of the kernel's interface that rdma-core has conversions for.
+//! Structures of the kernel's interface that rdma-core converts.
 
 use super::{ibv_gid, ibv_qp_cap};
 use std::ffi::c_int;

@@ -1,9 +1,9 @@
 //! `cargo dropin`: builds `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
 //!
-//! The C compiler links the static library of this crate with the version script of each shared
-//! library; rustc cannot, since it passes its own version script and the linker takes only one. All
-//! code is in `libibverbs.so.1`, so that both libraries share one device; `librdmacm.so.1` contains a
-//! jump for each symbol. `--library FILE` links a static library that is built already.
+//! The C compiler links the static library of this crate with the version script of each shared library. Rustc cannot,
+//! since it passes its own version script and the linker accepts only one. All code is in `libibverbs.so.1`, so that
+//! both libraries share one device; `librdmacm.so.1` contains a jump for each symbol. `--library FILE` links an
+//! existing static library.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;

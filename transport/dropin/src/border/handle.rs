@@ -12,8 +12,7 @@ use std::ptr::NonNull;
 
 /// A C structure that is part of an object of this library.
 ///
-/// # Safety
-/// Every `Object` has a `Self` inside of an `UnsafeCell`, `OFFSET` bytes from its start.
+/// Every `Object` contains a `Self` inside of an `UnsafeCell`, `OFFSET` bytes from its start.
 pub(crate) unsafe trait Structure {
     /// The library's object around the structure.
     type Object;
@@ -37,7 +36,7 @@ impl<C: Structure> Clone for Handle<'_, C> {
 impl<C: Structure> Copy for Handle<'_, C> {}
 
 impl<'a, C: Structure> Handle<'a, C> {
-    /// Returns the object that the program must name: null is `EINVAL`.
+    /// Returns the object of a required pointer; `EINVAL` for null.
     ///
     /// # Safety
     /// `pointer` is null, or [`hand_out`] returned it and the object is not released during `'a`. The program
@@ -47,21 +46,21 @@ impl<'a, C: Structure> Handle<'a, C> {
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Returns the object that the program may name; `None` for null.
+    /// Returns the object of an optional pointer; `None` for null.
     ///
     /// # Safety
-    /// As for [`Self::new`].
+    /// Same as [`Self::new`].
     pub(crate) unsafe fn optional(pointer: *mut C) -> Option<Self> {
         NonNull::new(pointer).map(|structure| Self { structure, object: PhantomData })
     }
 
-    /// Returns the object whose structure is at an address from [`Self::address`].
+    /// Returns the object whose structure is at an address that [`Self::address`] returned.
     ///
     /// # Safety
     /// The object is not released during `'a`.
     pub(crate) unsafe fn at(address: usize) -> Result<Self, Errno> {
-        // SAFETY: `hand_out` exposed the structure's provenance; the rest is this function's
-        // contract.
+        // SAFETY: `hand_out` exposed the structure's provenance, and by this function's contract the object is not
+        // released.
         unsafe { Self::new(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
@@ -77,8 +76,8 @@ impl<'a, C: Structure> Handle<'a, C> {
 
     /// Copies a field out of the structure.
     pub(crate) fn get<F: Copy>(self, field: Field<C, F>) -> F {
-        // SAFETY: the structure is alive by the constructor's contract and has an `F` there by the contract
-        // of `Field`. Another thread that writes it meanwhile breaks a rule of the function's manual page.
+        // SAFETY: the structure is alive by the constructor's contract and has an `F` there by the contract of
+        // `Field`. A concurrent write by another thread would violate the function's manual page.
         unsafe { self.structure.byte_add(field.offset).cast::<F>().read_volatile() }
     }
 
@@ -111,17 +110,16 @@ impl<C: Structure> Deref for Handle<'_, C> {
     type Target = C::Object;
 
     fn deref(&self) -> &C::Object {
-        // SAFETY: the constructor's contract: the structure is part of an object that is not
-        // released during `'a`.
+        // SAFETY: by the constructor's contract the structure is part of an object that is not released during `'a`.
         unsafe { self.structure.byte_sub(C::OFFSET).cast::<C::Object>().as_ref() }
     }
 }
 
-/// Moves an object to separate memory, where the program can hold a pointer to its structure. The handle is
+/// Moves an object to the heap, so that the program can hold a pointer to its structure. The handle is
 /// valid until [`Handle::release`].
 pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
     let structure = NonNull::from(Box::leak(Box::new(object))).cast::<C>();
-    // SAFETY: the contract of `Structure`: the structure is inside of the object, at this distance.
+    // SAFETY: by the contract of `Structure` the structure is inside of the object, at this offset.
     let structure = unsafe { structure.byte_add(C::OFFSET) };
     structure.as_ptr().expose_provenance();
     Handle { structure, object: PhantomData }
@@ -143,7 +141,7 @@ impl<C, F> Clone for Field<C, F> {
 impl<C, F> Copy for Field<C, F> {}
 
 impl<C, F> Field<C, F> {
-    /// Creates the field at `offset` bytes into the structure, which `_types` returns.
+    /// Creates the field `offset` bytes into the structure. `_types` determines the types.
     ///
     /// # Safety
     /// There is an `F` at that offset of every `C`.

@@ -1,8 +1,8 @@
 //! Memory that the program lends to the library for the length of one call.
 //!
-//! Only the constructors are unsafe. Each states its conditions, which the caller, an exported function,
-//! takes from the function's manual page. `'a` must not be longer than the call: when the function returns,
-//! the memory belongs to the program again.
+//! Only the constructors are unsafe. Each states its conditions, and the exported function that calls it takes them
+//! from its manual page. `'a` must not be longer than the call, because the program may reuse the memory when the
+//! function returns.
 
 use super::Errno;
 use std::ffi::{CStr, c_char};
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// Memory to read: a structure, an array, or a C string.
+/// A structure, array or C string to read.
 #[derive(Debug)]
 pub(crate) struct In<'a, T: ?Sized>(&'a T);
 
@@ -23,7 +23,7 @@ impl<T: ?Sized> Clone for In<'_, T> {
 impl<T: ?Sized> Copy for In<'_, T> {}
 
 impl<'a, T> In<'a, T> {
-    /// Takes a required structure: null is `EINVAL`.
+    /// Takes a required structure; `EINVAL` for null.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that is not changed during `'a`.
@@ -35,9 +35,9 @@ impl<'a, T> In<'a, T> {
     /// Takes an optional structure; `None` for null.
     ///
     /// # Safety
-    /// As for [`Self::new`].
+    /// Same as [`Self::new`].
     pub(crate) unsafe fn optional(pointer: *const T) -> Option<Self> {
-        // SAFETY: not null below; the rest is this function's contract.
+        // SAFETY: `as_ref` checks for null; other pointers are valid by this function's contract.
         unsafe { pointer.as_ref() }.map(Self)
     }
 }
@@ -55,7 +55,7 @@ impl<'a, T> In<'a, [T]> {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: neither null nor empty; the rest is this function's contract.
+        // SAFETY: neither null nor empty, and valid by this function's contract.
         Ok(Self(unsafe { std::slice::from_raw_parts(pointer, length) }))
     }
 }
@@ -69,7 +69,7 @@ impl<'a> In<'a, CStr> {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: not null; the rest is this function's contract.
+        // SAFETY: not null, and valid by this function's contract.
         Ok(Self(unsafe { CStr::from_ptr(pointer) }))
     }
 }
@@ -82,12 +82,12 @@ impl<T: ?Sized> Deref for In<'_, T> {
     }
 }
 
-/// A structure that the library reads, and in which it reports the granted values.
+/// A structure from which the library reads requested values, and to which it writes the granted ones.
 #[derive(Debug)]
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<'a, T> InOut<'a, T> {
-    /// Takes a required structure: null is `EINVAL`.
+    /// Takes a required structure; `EINVAL` for null.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to a `T` that is not accessed elsewhere during `'a`.
@@ -99,9 +99,9 @@ impl<'a, T> InOut<'a, T> {
     /// Takes an optional structure; `None` for null.
     ///
     /// # Safety
-    /// As for [`Self::new`].
+    /// Same as [`Self::new`].
     pub(crate) unsafe fn optional(pointer: *mut T) -> Option<Self> {
-        // SAFETY: not null below; the rest is this function's contract.
+        // SAFETY: `as_mut` checks for null; other pointers are valid by this function's contract.
         unsafe { pointer.as_mut() }.map(Self)
     }
 }
@@ -128,7 +128,7 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<T> Out<'_, T> {
-    /// Takes memory for a required result: null is `EINVAL`.
+    /// Takes memory for a required result; `EINVAL` for null.
     ///
     /// # Safety
     /// `pointer` is null, or is aligned and points to memory for a `T` that is not used elsewhere during
@@ -141,14 +141,14 @@ impl<T> Out<'_, T> {
     /// Takes memory for an optional result.
     ///
     /// # Safety
-    /// As for [`Self::new`].
+    /// Same as [`Self::new`].
     pub(crate) unsafe fn optional(pointer: *mut T) -> Option<Self> {
         NonNull::new(pointer).map(|place| Self { place, lent: PhantomData })
     }
 
     /// Stores the result.
     pub(crate) fn write(&self, value: T) {
-        // SAFETY: the constructor's contract: memory for a `T`, which only the library uses.
+        // SAFETY: by the constructor's contract this is memory for a `T`, which only the library uses.
         unsafe { self.place.write(value) };
     }
 }
@@ -177,28 +177,28 @@ impl<T> OutArray<'_, T> {
     /// Stores the element at `index`, which is less than the length.
     pub(crate) fn write(&self, index: usize, value: T) {
         assert!(index < self.length);
-        // SAFETY: inside of the array, which only the library uses by the constructor's contract.
+        // SAFETY: the element is inside of the array, which only the library uses by the constructor's contract.
         unsafe { self.start.add(index).write(value) };
     }
 }
 
-/// Memory for a result, with the size that the program passes: its header may be older or newer than this
-/// library. The memory may have any alignment.
+/// Memory for a result, of a size that the program passes because its header may be older or newer than this library.
+/// The memory may have any alignment.
 #[derive(Debug)]
 pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
 
 impl OutBytes<'_> {
-    /// Takes memory of `size` bytes; null is `EINVAL` unless `size` is 0.
+    /// Takes memory of `size` bytes; `EINVAL` for null unless `size` is 0.
     ///
     /// # Safety
     /// If `size` is not 0, `start` is null or points to `size` bytes that are not used elsewhere during `'a`.
     pub(crate) unsafe fn new<T>(start: *mut T, size: usize) -> Result<Self, Errno> {
-        // SAFETY: bytes have no alignment; the rest is this function's contract.
+        // SAFETY: bytes need no alignment, and the pointer is valid by this function's contract.
         Ok(Self(unsafe { OutArray::new(start.cast(), size)? }))
     }
 
-    /// Stores as much of `value` as there is room for at byte `offset` in a part of `size` bytes,
-    /// and zeros after it. The part is inside the memory.
+    /// Stores as much of `value` as fits into the `size` bytes at `offset`, and fills the remaining bytes with zeros.
+    /// The `size` bytes are inside the memory.
     pub(crate) fn write_at<T: Copy>(&self, offset: usize, size: usize, value: &T) {
         assert!(offset.checked_add(size).is_some_and(|end| end <= self.0.length));
         let known = size.min(size_of::<T>());
@@ -211,12 +211,12 @@ impl OutBytes<'_> {
         }
     }
 
-    /// Stores as much of `value` as there is room for, and zeros after it.
+    /// Stores as much of `value` as fits, and fills the remaining bytes with zeros.
     pub(crate) fn write<T: Copy>(&self, value: &T) {
         self.write_at(0, self.0.length, value);
     }
 
-    /// Stores a text with its terminating zero; `EINVAL` if both do not fit.
+    /// Stores a text with its terminating zero; `EINVAL` if they do not fit.
     pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Errno> {
         if text.len() >= self.0.length {
             return Err(Errno::EINVAL);

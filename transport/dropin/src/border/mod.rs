@@ -1,8 +1,8 @@
-//! The border between C and Rust.
+//! The interface between C and Rust.
 //!
-//! An exported function receives raw pointers, and panics must not leave it. It wraps each pointer once, in
-//! a type whose constructor states the program's duties, and then works on the wrapper. Its body runs inside
-//! a function that catches panics and sets `errno`.
+//! An exported function receives raw pointers, and must not panic into C. It wraps each pointer once, in a type whose
+//! constructor states the program's obligations, and then uses only the wrapper. Its body runs inside a function that
+//! catches panics and sets `errno`.
 //!
 //! | part | contents |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `lent` | memory that the program lends for the length of a call: [`In`], [`InOut`], [`Out`] |
 //! | `handle` | objects of this library that programs hold pointers to: [`Handle`] |
 //!
-//! The manual page of each function states the program's duties. Where it does not allow null, null is
+//! The manual page of each function states the program's obligations. A null pointer that the page does not allow is
 //! refused with `EINVAL`; other pointers cannot be checked.
 
 mod handle;

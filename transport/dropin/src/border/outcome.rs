@@ -1,7 +1,7 @@
-//! Results of exported functions: an error number, a value or an object, and never a panic.
+//! Conversion of results and panics of exported functions to error numbers, values and objects.
 //!
-//! Every exported function runs its body through one of the functions here. A panic is a bug of
-//! this library; the program gets `EIO` for it instead of undefined behaviour.
+//! Every exported function runs its body through one of the functions here. A panic is a bug of this library, for
+//! which the program gets `EIO` instead of undefined behaviour.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;
@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use trunkline_verbs::{PostError, VerbsError};
 
-/// An error number of `<errno.h>`, as the program gets it.
+/// An error number of `<errno.h>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
@@ -50,7 +50,7 @@ pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// Runs a function that returns 0 or a positive error number.
+/// Runs `body`, and returns 0 or a positive error number.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(Err(Errno::EIO), body) {
         Ok(()) => 0,
@@ -61,7 +61,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// Runs a function that returns a value, or -1 and sets `errno`.
+/// Runs `body`, and returns its value, or sets `errno` and returns -1.
 pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();
@@ -69,7 +69,7 @@ pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// Runs a function that returns an object, or NULL and sets `errno`.
+/// Runs `body`, and returns its object, or sets `errno` and returns NULL.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();

@@ -1,4 +1,4 @@
-//! `rdma_getaddrinfo`: from names of hosts and services to addresses.
+//! `rdma_getaddrinfo`, which looks up the addresses of hosts and services.
 
 use crate::abi::*;
 use crate::border::{Errno, In, Out, guarded, value};
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
         if node.is_null() && service.is_null() && hints.is_null() {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (hints, result) = unsafe { (In::optional(hints), Out::new(result)?) };
         let mut info = Found::default();
         if node.is_null() && service.is_null() {
@@ -72,7 +72,7 @@ impl Found {
         self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
     }
 
-    /// Queries the host's resolver. Returns the resolver's error number, 0 for success.
+    /// Queries the host's resolver. Returns the resolver's error number, or 0.
     ///
     /// # Safety
     /// `node` and `service` are null or C strings.
@@ -91,7 +91,7 @@ impl Found {
         if failed != 0 {
             return failed;
         }
-        // SAFETY: after success the list is valid until it is freed, once, and so is what it points to.
+        // SAFETY: after success the list and its targets are valid until the list is freed, which happens once.
         unsafe {
             if let Some(first) = list.as_ref() {
                 self.take(first, hints);
@@ -159,13 +159,13 @@ fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     }
     let mut storage = Box::new(super::sockaddr::zeroed());
     let length = bytes.len().min(size_of::<libc::sockaddr_storage>());
-    // SAFETY: both have at least `length` bytes, and the storage is a new allocation.
+    // SAFETY: source and storage have at least `length` bytes, and the storage is a new allocation.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut *storage).cast(), length) };
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// Returns a copy of an address with the length that the program names, even if that length is wrong: as in
-/// librdmacm, the call that uses the address checks the length.
+/// Returns a copy of an address with the length that the program passes. As in librdmacm, the length is checked by the
+/// call that uses the address.
 ///
 /// # Safety
 /// `address` is null, or points to `given` bytes that may be read.
@@ -174,11 +174,11 @@ unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
     if address.is_null() {
         return Vec::new();
     }
-    // SAFETY: this function's contract. Not null, so the array is there.
+    // SAFETY: not null, so by this function's contract it points to `given` bytes.
     unsafe { In::array(address.cast::<u8>(), given) }.map(|bytes| bytes.to_vec()).unwrap_or_default()
 }
 
-/// Returns the hints in the form that the host's resolver takes.
+/// Returns the hints in the format of the host's resolver.
 fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     let flag = |ours: c_int, theirs: c_int| if hints.ai_flags & ours == 0 { 0 } else { theirs };
     let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
         if info.is_null() {
             return;
         }
-        // SAFETY: `Found::hand_out` allocated all of it with these types, and programs only read it.
+        // SAFETY: `Found::hand_out` allocated all parts with these types, and programs only read them.
         unsafe {
             let info = Box::from_raw(info);
             for address in [info.ai_src_addr, info.ai_dst_addr] {

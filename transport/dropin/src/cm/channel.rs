@@ -78,9 +78,8 @@ impl ChannelObject {
     }
 }
 
-/// Destroys a channel. Ids that report to it keep the parts they need. A thread that waits for its events
-/// continues to wait, indefinitely, as it does in the kernel: rping exits with such a thread. The channel
-/// then stays allocated.
+/// Destroys a channel. Ids that report to it keep the parts that they need. A thread that waits for events of the
+/// channel is not woken, as in the kernel; rping exits with such a thread. In that case the channel stays allocated.
 ///
 /// # Safety
 /// The channel is alive, and neither the program nor an id uses it after this.
@@ -103,7 +102,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 /// The channel is not destroyed, and the program does not use it after this.
 #[unsafe(export_name = "trunkline_rdma_destroy_event_channel")]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: this function's contract, which the program keeps.
+    // SAFETY: the program upholds this function's contract.
     guarded((), || unsafe {
         if let Some(channel) = Handle::optional(channel) {
             destroy(channel);

@@ -11,9 +11,9 @@ use std::mem::replace;
 use std::sync::Arc;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
-/// Maximum number of READs and atomics at once, in either direction: the device's limit, and the default.
+/// Maximum number of outstanding READs and atomics in either direction. This is the device's limit and the default.
 const MAX_RD_ATOMIC: u8 = 128;
-/// The number of requests that may wait for `rdma_accept` if the program passes no backlog.
+/// Number of requests that may wait for `rdma_accept` if the program passes no backlog.
 const BACKLOG: u32 = 1024;
 
 /// `rdma_listen(3)`.
@@ -23,7 +23,7 @@ const BACKLOG: u32 = 1024;
 #[unsafe(export_name = "trunkline_rdma_listen")]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         let backlog = u32::try_from(backlog).ok().filter(|backlog| *backlog > 0).unwrap_or(BACKLOG);
         id.endpoint.listen(backlog)?;
@@ -32,14 +32,14 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// `rdma_connect(3)`: requests a connection from the peer, or in port space UDP its QP.
+/// `rdma_connect(3)`: requests a connection to the peer or, in port space UDP, the number of the peer's QP.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
 #[unsafe(export_name = "trunkline_rdma_connect")]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, param) = unsafe { (Handle::new(id)?, Param::new(param)?) };
         let parameters = parameters(id, param.as_ref())?;
         let before = replace(&mut lock(&id.facts).was_asked, true);
@@ -51,21 +51,21 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 }
 
 /// `rdma_accept(3)`: brings the id's QP up, then sends the reply. As in the kernel, a failure rejects the
-/// peer. In port space UDP the reply only contains the QP of `param`.
+/// peer. In port space UDP the reply contains only the QP number from `param`.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
 #[unsafe(export_name = "trunkline_rdma_accept")]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, param) = unsafe { (Handle::new(id)?, Param::new(param)?) };
         if id.is_datagram() {
             return name_qp(id, param.as_ref());
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // Limit the parameters to the peer's offer. All-ones values stand for that offer.
+        // Limit the parameters to the peer's offer. An all-ones value means the peer's offer.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -90,8 +90,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     })
 }
 
-/// Sends the number of a QP to the peer that requested one, in port space UDP. A later event does not follow,
-/// so a synchronous id does not wait.
+/// Sends the number of a QP to the peer that requested it, in port space UDP. No event follows, so a synchronous id
+/// does not wait.
 fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
         Some(param) => parameters(id, Some(param))?,
@@ -136,9 +136,8 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
 
 /// Returns the parameters of the connection, from the program's parameters and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
-    // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: the id's QP
-    // is null or not destroyed: `rdma_destroy_qp` removes it from the id, and so does a program that destroys
-    // its own.
+    // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: a QP that is stored
+    // in an id is not destroyed. `rdma_destroy_qp` clears the field, and so does a program that destroys its own QP.
     let (own, has_srq) = match unsafe { Handle::optional(id.get(QP)) } {
         Some(qp) => (Some(qp.get(field!(ibv_qp, qp_num))), !qp.get(field!(ibv_qp, srq)).is_null()),
         None => (None, false),
@@ -178,7 +177,7 @@ fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters
 #[unsafe(export_name = "trunkline_rdma_establish")]
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         if !id.get(QP).is_null() {
             return Err(Errno::EINVAL);
@@ -195,7 +194,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 /// The id is not destroyed, and `length` bytes at `private_data` may be read.
 #[unsafe(export_name = "trunkline_rdma_reject")]
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, length: u8) -> c_int {
-    // SAFETY: this function's contract, which the program keeps.
+    // SAFETY: the program upholds this function's contract.
     value(|| unsafe { reject(id, RejectReason::CONSUMER, private_data, length) })
 }
 
@@ -209,7 +208,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
     private_data: *const c_void,
     length: u8,
 ) -> c_int {
-    // SAFETY: this function's contract, which the program keeps.
+    // SAFETY: the program upholds this function's contract.
     value(|| unsafe { reject(id, RejectReason::VENDOR_OPTION, private_data, length) })
 }
 
@@ -221,7 +220,7 @@ unsafe fn reject(
     private_data: *const c_void,
     length: u8,
 ) -> Result<c_int, Errno> {
-    // SAFETY: this function's contract is the contract of `rdma_reject`.
+    // SAFETY: this function has the contract of `rdma_reject`.
     let (id, data) = unsafe { (Handle::new(id)?, self::private_data(private_data, length)?) };
     id.endpoint.reject_for(reason, &data)?;
     Ok(0)
@@ -235,7 +234,7 @@ unsafe fn reject(
 #[unsafe(export_name = "trunkline_rdma_notify")]
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         if event != IBV_EVENT_COMM_EST {
             return Err(Errno::EINVAL);
@@ -245,7 +244,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection, if there is one. Fails if neither
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection, if the id is connected. Fails if neither
 /// side has requested a connection. In port space UDP it has no effect.
 ///
 /// # Safety
@@ -253,7 +252,7 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
 #[unsafe(export_name = "trunkline_rdma_disconnect")]
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         if id.is_datagram() {
             return if lock(&id.facts).was_asked { Ok(0) } else { Err(Errno::EINVAL) };
@@ -262,8 +261,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
         let was_asked = lock(&id.facts).was_asked;
         let result = endpoint.disconnect();
-        // Only a synchronous id is used after this: another thread may have taken the event of any other id
-        // and destroyed the id.
+        // Only a synchronous id is used after this. Another thread may have taken any other id's event and destroyed
+        // the id.
         let is_told = is_synchronous && {
             let facts = lock(&id.facts);
             facts.was_connected && facts.is_disconnected
@@ -287,7 +286,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(export_name = "trunkline_rdma_set_local_ece")]
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, ece) = unsafe { (Handle::new(id)?, In::new(ece)?) };
         if ece.vendor_id == 0 || ece.comp_mask != 0 || id.get(QP_TYPE) == IBV_QPT_UD {
             return Err(Errno::EINVAL);
@@ -297,14 +296,14 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     })
 }
 
-/// `rdma_get_remote_ece(3)`: 0 for all, as from any peer that sends no vendor options.
+/// `rdma_get_remote_ece(3)`: reports zeros, as for any peer that sends no vendor options.
 ///
 /// # Safety
 /// The id is not destroyed, and `ece` may be written.
 #[unsafe(export_name = "trunkline_rdma_get_remote_ece")]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (_id, ece) = unsafe { (Id::new(id)?, Out::new(ece)?) };
         ece.write(ibv_ece { vendor_id: 0, options: 0, comp_mask: 0 });
         Ok(0)

@@ -6,14 +6,14 @@ use crate::border::{Out, guarded, object};
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-/// `rdma_get_devices(3)`: the contexts of all devices, and a NULL after them.
+/// `rdma_get_devices(3)`: returns the contexts of all devices, terminated by NULL.
 ///
 /// # Safety
 /// `count` is null or points to memory for a number.
 #[unsafe(export_name = "trunkline_rdma_get_devices")]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     object(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let count = unsafe { Out::optional(count) };
         let context = host().context();
         if let Some(count) = count {

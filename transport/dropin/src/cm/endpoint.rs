@@ -1,4 +1,4 @@
-//! Endpoints: synchronous ids, created from the result of `rdma_getaddrinfo` (contract J2).
+//! Endpoints, which are synchronous ids created from the result of `rdma_getaddrinfo` (contract J2).
 
 use super::event::next;
 use super::fields::{EVENT, Id, PD, QP, QP_TYPE, SRQ};
@@ -14,11 +14,11 @@ use crate::verbs::events::lock;
 use std::ffi::{c_int, c_uint};
 use std::ptr::null_mut;
 
-/// `rdma_create_ep(3)`: binds a passive endpoint; resolves an active one, and gives it a QP if there are
-/// attributes for one.
+/// `rdma_create_ep(3)`: binds a passive endpoint, or resolves an active one and creates its QP if the program passes
+/// attributes for it.
 ///
 /// # Safety
-/// `id` points to memory for a pointer; `info` points to a result of `rdma_getaddrinfo` or the like;
+/// `id` points to memory for a pointer; `info` points to a result of `rdma_getaddrinfo` or an equivalent structure;
 /// `pd` is null or not deallocated; `init` is null, or points to attributes that only the library
 /// uses during the call and name objects that are not destroyed.
 #[unsafe(export_name = "trunkline_rdma_create_ep")]
@@ -29,13 +29,13 @@ pub unsafe extern "C" fn rdma_create_ep(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, info, init) = unsafe { (Out::new(id)?, In::new(info)?, InOut::optional(init)) };
         let unsigned = |number: c_int| c_uint::try_from(number).map_err(|_| Errno::EINVAL);
         let (ps, qp_type) = (unsigned(info.ai_port_space)?, unsigned(info.ai_qp_type)?);
         let made = id::create(None, null_mut(), ps, qp_type)?;
-        // SAFETY: this function's contract: the addresses of `info` may be read, and the PD and the
-        // objects of the attributes are not destroyed.
+        // SAFETY: by this function's contract the addresses of `info` may be read, and the PD and the objects of the
+        // attributes are not destroyed.
         let ready = unsafe {
             if info.ai_flags & RAI_PASSIVE == 0 {
                 activate(made, &info, pd, init)
@@ -118,7 +118,7 @@ unsafe fn destroy(id: Id<'_>) {
 #[unsafe(export_name = "trunkline_rdma_destroy_ep")]
 pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe {
             if let Some(id) = Handle::optional(id) {
                 destroy(id);
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// `rdma_get_request(3)`: waits for a request at a synchronous listener. The new id has a separate channel,
+/// `rdma_get_request(3)`: waits for a request to a synchronous listener. The new id has a separate channel,
 /// and a QP if the listener was created with attributes for one.
 ///
 /// # Safety
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 #[unsafe(export_name = "trunkline_rdma_get_request")]
 pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (listener, id): (Id<'_>, _) = unsafe { (Handle::new(listener)?, Out::new(id)?) };
         if !listener.is_synchronous() {
             return Err(Errno::EINVAL);

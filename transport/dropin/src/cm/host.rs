@@ -1,5 +1,5 @@
-//! The state of librdmacm for the whole process: the opened device, the table of ids, and the protection
-//! domain and XRC domain of ids for which the program passes none.
+//! The process-wide state of librdmacm. It consists of the opened device, the table of ids, and the PD and XRC domain
+//! for ids without their own.
 
 use super::fields::Id;
 use crate::abi::*;
@@ -16,8 +16,8 @@ use trunkline_verbs::CmIdNumber;
 #[derive(Debug, Default)]
 pub(super) struct Host {
     opened: Mutex<Opened>,
-    /// The ids that may get events, and the addresses of their C structures. A lookup counts an event
-    /// on the id before it unlocks, and the id's destruction waits for that event.
+    /// Addresses of the C structures of the ids that may get events. A lookup counts an event on the id before it
+    /// unlocks, and the id's destruction waits for the event.
     ids: Mutex<HashMap<CmIdNumber, usize>>,
 }
 
@@ -59,7 +59,7 @@ impl Host {
         Ok(Arc::clone(&context.device))
     }
 
-    /// Returns the protection domain of ids for which the program passes none.
+    /// Returns the protection domain for ids that are used without one.
     pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
@@ -70,7 +70,7 @@ impl Host {
         Ok(opened.pd)
     }
 
-    /// Returns the XRC domain of ids for which the program passes none. It is private to the process (contract
+    /// Returns the XRC domain for ids that are used without one. It is private to the process (contract
     /// J3).
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         let mut opened = lock(&self.opened);
@@ -89,18 +89,18 @@ impl Host {
         lock(&self.ids).insert(number, id.address());
     }
 
-    /// Removes an id: later events of it are dropped.
+    /// Removes an id. Later events for it are dropped.
     pub(super) fn leave(&self, number: CmIdNumber) {
         lock(&self.ids).remove(&number);
     }
 
-    /// Returns the id that an event is for, with the event counted on it. The id stays until the event is
+    /// Returns the id of an event, and counts the event on it. The id stays until the event is
     /// acknowledged.
     pub(super) fn report<'a>(&self, number: CmIdNumber) -> Option<Id<'a>> {
         let ids = lock(&self.ids);
         let address = *ids.get(&number)?;
-        // SAFETY: an id is removed from the table before it is released, and then waits until its events
-        // are acknowledged. This one is counted while the table is locked.
+        // SAFETY: an id is removed from the table before it is released, and then waits until its events are
+        // acknowledged. This event is counted while the table is locked.
         let id: Id<'a> = unsafe { Handle::at(address) }.ok()?;
         id.outstanding.report();
         Some(id)
@@ -111,7 +111,7 @@ impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
         // SAFETY: null, or a context that was created below and is never closed.
         if unsafe { Handle::optional(self.context) }.is_some_and(|context| context.device.is_removed()) {
-            // Objects of the removed device are not destroyed: ids and programs may point to them.
+            // Objects of the removed device are not destroyed, because ids and programs may point to them.
             *self = Self::default();
         }
         if self.context.is_null() {

@@ -1,4 +1,4 @@
-//! Ids: the program's handles of connections, of listeners, and of endpoints that are neither yet.
+//! Ids, which are the program's handles for connections, listeners and unconnected endpoints.
 //!
 //! An id's object begins with its C structure. Its endpoint is created together with it; the device, the
 //! addresses and the protection domain in the C structure are filled in later. A *synchronous* id has a
@@ -38,30 +38,30 @@ unsafe impl Structure for rdma_cm_id {
 /// The library's record of an id, in addition to its C structure.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// The numbers of READs and atomics that the peer accepts at once, and that it issues at once.
+    /// Maximum numbers of outstanding READs and atomics that the peer accepts and that it issues.
     pub(super) offered: (u8, u8),
-    /// Attributes of the QPs of a listener's connections, if created with `rdma_create_ep`.
+    /// Attributes for the QPs of a listener's connections, if the listener was created with `rdma_create_ep`.
     pub(super) template: Option<ibv_qp_init_attr>,
     /// True if bringing the QP up failed. That failure was the connection's last event for the program.
     pub(super) has_failed: bool,
-    /// True if the program or a peer has requested a connection.
+    /// True if the program or the peer has requested a connection.
     pub(super) was_asked: bool,
-    /// True while a peer's request is not accepted: as in the kernel, events are held back until then.
+    /// True while the peer's request waits for `rdma_accept`. As in the kernel, events are held back until then.
     pub(super) awaits_accept: bool,
     /// True if there is or was a connection.
     pub(super) was_connected: bool,
-    /// True if the program has taken the event for the end of the connection.
+    /// True if the program has taken the event that ends the connection.
     pub(super) is_disconnected: bool,
-    /// The vendor number and the options of `rdma_set_local_ece`.
+    /// Vendor number and options from `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),
-    /// The type of service, set by the program or, for a request, by its peer.
+    /// Type of service, set by the program or, for a request, by the peer.
     pub(super) traffic_class: u8,
     /// Target of `route.path_rec`.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// Returns the QP type of a connection request, for a QP of a type in a port space (contract J1). In port
-/// space UDP there is no connection, and the peer receives only a QP's number.
+/// Returns the QP type in the connection request for a QP of this type and port space (contract J1). Port space UDP
+/// has no connections, and the peer receives only the number of a QP.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
         (PortSpace::Tcp | PortSpace::Ib, IBV_QPT_RC)
@@ -102,7 +102,7 @@ pub(super) fn create<'a>(
     let Some(reports_to) = channel.or(own) else { return Err(Errno::EINVAL) };
     let manager = device.connection_manager();
     let endpoint = manager.create_id(port_space, wire_type, &reports_to.inner).and_then(|endpoint| {
-        // Programs such as qperf tell their peer a port before they listen there.
+        // Programs such as qperf announce a port to their peer before they listen on it.
         endpoint.set_option(CmOption::RetryRefused(true))?;
         Ok(endpoint)
     });
@@ -161,7 +161,7 @@ impl Id<'_> {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the id belongs to port space UDP: it requests and names QPs, without connections.
+    /// Returns true if the id belongs to port space UDP, which exchanges QP numbers without connections.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn rdma_create_id(
     ps: c_uint,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (channel, id) = unsafe { (Handle::optional(channel), Out::new(id)?) };
         id.write(create(channel, context, ps, default_qp_type(ps))?.as_ptr());
         Ok(0)
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn rdma_create_id(
 #[unsafe(export_name = "trunkline_rdma_destroy_id")]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe { destroy(Handle::new(id)?) };
         Ok(0)
     })

@@ -8,15 +8,15 @@ use crate::border::{Errno, Handle, value};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-/// `rdma_migrate_id(3)`: without a channel the id gets a separate one and becomes synchronous. Waits
-/// until the program has acknowledged the events that the id had at its old channel.
+/// `rdma_migrate_id(3)`: without a channel the id gets a separate one and becomes synchronous. Waits until the program
+/// has acknowledged the id's events from the old channel.
 ///
 /// # Safety
 /// The id is not destroyed, and `channel` is null or not destroyed.
 #[unsafe(export_name = "trunkline_rdma_migrate_id")]
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, channel) = unsafe { (Handle::new(id)?, Handle::optional(channel)) };
         migrate(id, channel)?;
         Ok(0)

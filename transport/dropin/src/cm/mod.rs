@@ -10,10 +10,9 @@
 //! | functions without an id | `devices`, `names` |
 //! | missing features | `multicast`, `rsocket` |
 //!
-//! QPs are never attached to endpoints: as in librdmacm, they belong to the program, and
-//! `ibv_modify_qp` changes their state. Each exported function behaves as its manual page specifies; where
-//! that leaves a choice, it does what rdma-core 44 does. The symbols have the prefix `trunkline_`:
-//! `librdmacm.so.1` jumps to them, so that both libraries share one device.
+//! As in librdmacm, QPs are not attached to endpoints. They belong to the program, and `ibv_modify_qp` changes their
+//! state. Each exported function behaves as its manual page specifies, and otherwise as in rdma-core 44. The symbols
+//! have the prefix `trunkline_`, and `librdmacm.so.1` jumps to them, so that both libraries share one device.
 
 mod address;
 mod addrinfo;

@@ -1,4 +1,4 @@
-//! Multicast, which needs UD QPs and so is not supported.
+//! Multicast, which requires UD QPs and is not supported.
 
 use crate::abi::*;
 use crate::border::{Errno, value};

@@ -1,4 +1,4 @@
-//! QPs of ids: creating them together with missing PDs and CQs, and moving them through their states.
+//! QPs of ids. Creates them together with missing PDs and CQs, and changes their states.
 
 use super::attributes::for_c;
 use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CHANNEL, RECEIVE_CQ, SEND_CHANNEL, SEND_CQ, SRQ, VERBS};
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn rdma_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe { create_plain(Handle::new(id)?, pd, &mut *InOut::new(init)?) }?;
         Ok(0)
     })
@@ -51,7 +51,7 @@ pub(super) unsafe fn create_plain(
     result
 }
 
-/// `rdma_create_qp_ex(3)`: as [`rdma_create_qp`], with extended attributes.
+/// `rdma_create_qp_ex(3)`: like [`rdma_create_qp`], with extended attributes.
 ///
 /// # Safety
 /// The id is not destroyed; `init` points to attributes that only the library uses during the call and name
@@ -59,7 +59,7 @@ pub(super) unsafe fn create_plain(
 #[unsafe(export_name = "trunkline_rdma_create_qp_ex")]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_qp_init_attr_ex) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe { create(Handle::new(id)?, &mut *InOut::new(init)?) }?;
         Ok(0)
     })
@@ -127,7 +127,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno
     Ok(())
 }
 
-/// Creates the id's CQs with these numbers of entries, each with a channel, except for a number of 0.
+/// Creates the id's CQs with these numbers of entries, each with a channel. A number of 0 creates no CQ.
 pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errno> {
     let one = |size: u32| -> Result<Option<(*mut ibv_comp_channel, *mut ibv_cq)>, Errno> {
         let Ok(entries) = c_int::try_from(size) else { return Err(Errno::EINVAL) };
@@ -135,8 +135,8 @@ pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errn
             return Ok(None);
         }
         let context = id.get(VERBS);
-        // SAFETY: an id's context is null or never closed. The channel was created by the line before, and
-        // is destroyed only if no CQ uses it.
+        // SAFETY: an id's context is null or never closed. The channel is created on the line before, and is destroyed
+        // only if no CQ uses it.
         unsafe {
             let channel = made(verbs::ibv_create_comp_channel(context))?;
             let cq = verbs::ibv_create_cq(context, entries, id.as_ptr().cast(), channel, 0);
@@ -192,7 +192,7 @@ pub(super) fn destroy_cqs(id: Id<'_>) {
 #[unsafe(export_name = "trunkline_rdma_destroy_qp")]
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         if let Some(id) = unsafe { Handle::optional(id) } {
             destroy(id);
         }
@@ -209,10 +209,10 @@ pub(super) fn destroy(id: Id<'_>) {
     destroy_cqs(id);
 }
 
-/// Brings the id's QP, if it has one, up to RTS. Starts with INIT even if the QP is in INIT: the connection's
-/// access rights arrive only now, and a QP that the program created and put into the id may be in RESET.
-/// `resources` and `depth` are the maximum numbers of READs and atomics at once that the QP serves and
-/// issues. Their all-ones values stand for the values that both sides agreed on.
+/// Brings the id's QP, if it has one, up to RTS. Starts with the transition to INIT, because the access rights of the
+/// connection are set only now, and a QP created by the program may still be in RESET. `resources` and `depth` are the
+/// maximum numbers of outstanding READs and atomics that the QP serves and issues. All-ones values mean the values
+/// agreed by both sides.
 pub(super) fn bring_up(id: Id<'_>, resources: u8, depth: u8) -> Result<(), Errno> {
     move_through(id, &[QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend], resources, depth)
 }
@@ -247,9 +247,8 @@ pub(super) fn to_error(id: Id<'_>) -> Result<(), Errno> {
     unsafe { modify(qp, &mut attributes, mask) }
 }
 
-/// # Safety
-/// `qp` is the QP of an id: `rdma_destroy_qp` and programs that destroy their own QP remove it from the
-/// id, so it is not destroyed.
+/// `qp` is the QP of an id. It is not destroyed, because `rdma_destroy_qp` and programs that destroy their own QP
+/// remove it from the id.
 unsafe fn modify(qp: *mut ibv_qp, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
     // SAFETY: by this function's contract the QP is not destroyed; the attributes are borrowed exclusively.
     match unsafe { verbs::ibv_modify_qp(qp, attributes, mask) } {
@@ -258,8 +257,7 @@ unsafe fn modify(qp: *mut ibv_qp, attributes: &mut ibv_qp_attr, mask: c_int) -> 
     }
 }
 
-/// `rdma_init_qp_attr(3)`: the attributes that bring a QP of the id's connection to the state that
-/// `attributes` names.
+/// `rdma_init_qp_attr(3)`: returns the attributes that move a QP of the id's connection to the state in `attributes`.
 ///
 /// # Safety
 /// The id is not destroyed; `attributes` points to attributes that only the library uses during the call,
@@ -271,7 +269,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, mut attributes, mask) =
             unsafe { (Handle::new(id)?, InOut::new(attributes)?, Out::new(mask)?) };
         let state = qp_state(attributes.qp_state)?;

@@ -1,4 +1,4 @@
-//! Binding ids to addresses, resolving addresses and routes, and setting options.
+//! Functions that bind ids to addresses, resolve addresses and routes, and set options.
 
 use super::fields::Id;
 use super::sockaddr;
@@ -17,7 +17,7 @@ use trunkline_verbs::CmOption;
 #[unsafe(export_name = "trunkline_rdma_bind_addr")]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut c_sockaddr) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, address) = unsafe { (Handle::new(id)?, sockaddr::read(address)?) };
         id.endpoint.bind(address.ok_or(Errno::EINVAL)?)?;
         id.show_addresses()?;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     _timeout_ms: c_int,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, source, destination) =
             unsafe { (Handle::new(id)?, sockaddr::read(source)?, sockaddr::read(destination)?) };
         resolve_address(id, source, destination.ok_or(Errno::EINVAL)?)?;
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_i
         if timeout_ms == 0 {
             return Err(Errno::EINVAL);
         }
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         resolve_route(id)?;
         Ok(0)
@@ -77,7 +77,7 @@ pub(super) fn resolve_route(id: Id<'_>) -> Result<(), Errno> {
     begin(id, |endpoint| endpoint.resolve_route())
 }
 
-/// `rdma_set_option(3)`. Path records cannot be set, since the host's routing determines the paths.
+/// `rdma_set_option(3)`. Path records cannot be set, because the host's routing table determines the paths.
 ///
 /// # Safety
 /// The id is not destroyed, and `length` bytes at `option` may be read.
@@ -90,14 +90,14 @@ pub unsafe extern "C" fn rdma_set_option(
     length: usize,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let id = unsafe { Handle::new(id)? };
         match (level, name) {
             (RDMA_OPTION_ID, _) => {}
             (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno(libc::ENOSYS)),
         }
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let bytes: In<'_, [u8]> = unsafe { In::array(option.cast(), length)? };
         let byte = || fixed(&bytes).map(|[byte]| byte);
         let flag = || fixed(&bytes).map(|bytes| c_int::from_ne_bytes(bytes) != 0);

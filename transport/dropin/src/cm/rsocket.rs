@@ -25,7 +25,7 @@ fn no_bytes() -> ssize_t {
 macro_rules! no_rsocket {
     ($($symbol:literal $name:ident($($argument:ty),*) -> $type:ty = $with:ident;)*) => {
         $(
-            /// `EBADF`: the descriptor cannot be an rsocket.
+            /// Returns `EBADF`, because the descriptor cannot be an rsocket.
             #[unsafe(export_name = $symbol)]
             pub extern "C" fn $name(_socket: c_int, $(_: $argument),*) -> $type {
                 $with()
@@ -74,7 +74,7 @@ fn no_place() -> usize {
 /// `poll(2)` for rsockets.
 ///
 /// # Safety
-/// As `poll`.
+/// Same as `poll`.
 #[unsafe(export_name = "trunkline_rpoll")]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: this function's contract is the contract of `poll`, and the program keeps it.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
 /// `select(2)` for rsockets.
 ///
 /// # Safety
-/// As `select`.
+/// Same as `select`.
 #[unsafe(export_name = "trunkline_rselect")]
 pub unsafe extern "C" fn rselect(
     count: c_int,

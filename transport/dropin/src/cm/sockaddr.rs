@@ -1,4 +1,4 @@
-//! Conversions between socket addresses of C and of Rust.
+//! Conversions between C and Rust socket addresses.
 
 use crate::border::Errno;
 use libc::{
@@ -6,7 +6,7 @@ use libc::{
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Returns the address that a program points to; `None` for a null pointer.
+/// Returns the address at `pointer`; `None` for null.
 ///
 /// # Safety
 /// `pointer` is null, or points to an address of the length that its family implies.
@@ -35,7 +35,7 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
     }
 }
 
-/// Like [`read`], with the length that the program names. As in the kernel, a length that does not match the
+/// Like [`read`], with the length that the program passes. As in the kernel, a length that does not match the
 /// address's family is `EINVAL`.
 ///
 /// # Safety
@@ -60,7 +60,7 @@ pub(super) unsafe fn read_sized(
     }
 }
 
-/// Returns the address in a storage of C; `None` if the storage holds no address.
+/// Returns the address in a C storage; `None` if the storage does not contain an address.
 pub(super) fn load(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family.
     unsafe { read(std::ptr::from_ref(storage).cast()) }.ok().flatten()
@@ -78,7 +78,7 @@ pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
                 sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                 sin_zero: [0; 8],
             };
-            // SAFETY: a storage has room for an address of any family, and its alignment.
+            // SAFETY: a storage has the size and alignment for an address of any family.
             unsafe { place.cast::<sockaddr_in>().write(c) };
         }
         SocketAddr::V6(v6) => {
@@ -89,14 +89,14 @@ pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
                 sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: a storage has room for an address of any family, and its alignment.
+            // SAFETY: a storage has the size and alignment for an address of any family.
             unsafe { place.cast::<sockaddr_in6>().write(c) };
         }
     }
     storage
 }
 
-/// Returns a storage that holds no address: its family is 0.
+/// Returns a storage without an address, whose family is 0.
 pub(super) fn zeroed() -> sockaddr_storage {
     // SAFETY: zeros are valid for the numbers of a storage.
     unsafe { std::mem::zeroed() }

@@ -1,4 +1,4 @@
-//! SRQs of ids: XRC SRQs if the id's QP is a TGT, basic ones otherwise (contract J4).
+//! SRQs of ids, which are XRC SRQs if the id's QP is a TGT, and basic SRQs otherwise (contract J4).
 
 use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CQ, SRQ, VERBS};
 use super::host::host;
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (id, mut init) = unsafe { (Id::new(id)?, InOut::new(init)?) };
         let is_xrc = id.get(QP_TYPE) == IBV_QPT_XRC_RECV;
         let mut extended = ibv_srq_init_attr_ex {
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// `rdma_create_srq_ex(3)`: as [`rdma_create_srq`], with extended attributes.
+/// `rdma_create_srq_ex(3)`: like [`rdma_create_srq`], with extended attributes.
 ///
 /// # Safety
 /// The id is not destroyed; `init` points to attributes that only the library uses during the call and name
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rdma_create_srq(
 #[unsafe(export_name = "trunkline_rdma_create_srq_ex")]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_srq_init_attr_ex) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe { create(Handle::new(id)?, &mut *InOut::new(init)?) }.map(|()| 0)
     })
 }
@@ -105,7 +105,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errn
 #[unsafe(export_name = "trunkline_rdma_destroy_srq")]
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     guarded((), || {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         if let Some(id) = unsafe { Handle::optional(id) } {
             destroy(id);
         }

@@ -1,4 +1,4 @@
-//! Synchronous ids: each call waits for its outcome, and stores the event with the outcome in the id.
+//! Synchronous ids. Each call waits for its outcome, and stores the event with the outcome in the id.
 
 use super::channel::Channel;
 use super::event::{acknowledge, next};

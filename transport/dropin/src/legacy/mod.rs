@@ -1,8 +1,8 @@
 //! The XRC calls of OFED 1.x, declared in `include/infiniband/xrc_legacy.h` (contract B).
 //!
-//! Owns nothing: each context keeps the process's registrations in a [`trunkline_verbs::legacy::LegacyXrc`].
-//! C programs that were written for the older interface call these functions; the library exports them
-//! under a separate symbol version. A domain of the older interface is an `ibv_xrcd`.
+//! Each context keeps the process's registrations in a [`trunkline_verbs::legacy::LegacyXrc`]. C programs written for
+//! the older interface call these functions, which the library exports under a separate symbol version. A domain of
+//! the older interface is an `ibv_xrcd`.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the header is the contract")]
 
 use crate::abi::*;
@@ -105,8 +105,8 @@ pub unsafe extern "C" fn ibv_create_xrc_srq(
             max_num_tags: 0,
             max_ops: 0,
         };
-        // SAFETY: by the header's contract the program passes a domain and a CQ that it has not closed or
-        // destroyed; the call refuses NULL for either. The attributes are local.
+        // SAFETY: by the header's contract the program passes an open domain and a live CQ; the call refuses NULL for
+        // either. The attributes are local.
         let srq = made(unsafe { create_srq_ex(owner.as_ptr(), &raw mut extended) });
         init.attr = extended.attr;
         srq
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     })
 }
 
-/// Reports the attributes of a receive QP: all of them, with any mask.
+/// Reports all attributes of a receive QP, whatever the mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,

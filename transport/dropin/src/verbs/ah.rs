@@ -1,7 +1,6 @@
-//! Address handles, multicast groups and fork: functions that do not use the device.
+//! Functions for address handles, multicast groups and fork, which do not use the device.
 //!
-//! The QP types of this device do not use address handles. Programs may create one, but cannot create the UD
-//! QP that would use it.
+//! The device has no UD QPs. Programs may create an address handle, but no QP can use it.
 
 use super::host::host;
 use super::objects::AhObject;
@@ -47,7 +46,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since this device has no UD QPs and thus no completions of them.
+/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since this device has no UD QPs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -59,7 +58,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     value(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_create_ah_from_wc(3)`: `EOPNOTSUPP`, as [`ibv_init_ah_from_wc`].
+/// `ibv_create_ah_from_wc(3)`: `EOPNOTSUPP`, like [`ibv_init_ah_from_wc`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah_from_wc(
     _pd: *mut ibv_pd,
@@ -76,14 +75,14 @@ pub unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_detach_mcast(3)`: `EOPNOTSUPP`, as [`ibv_attach_mcast`].
+/// `ibv_detach_mcast(3)`: `EOPNOTSUPP`, like [`ibv_attach_mcast`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned: a child gets a copy of it, and the device
-/// continues to use the parent's memory.
+/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned. A child gets a copy of it, and the device continues
+/// to use the parent's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

@@ -1,7 +1,7 @@
-//! Send requests, from C to the device.
+//! Batches of send requests.
 //!
-//! Owns the list that both ways of posting fill: `post` from linked lists, `wr` from calls of `ibv_wr_*`. The
-//! list's memory is reused, so in steady state posting does not allocate.
+//! Both posting interfaces fill a [`Batch`]: `post` from linked lists, and `wr` from calls of `ibv_wr_*`. Its memory
+//! is reused, so in steady state posting does not allocate.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use trunkline_verbs::{
     PostError, QueuePair, SendData, SendFlags, SendOperation, SendRequest, Sge, SrqNumber,
 };
 
-/// The bytes of a request: a range of `Batch::sges` or of `Batch::inline`.
+/// The bytes of a request, as a range of `Batch::sges` or of `Batch::inline`.
 #[derive(Debug, Clone)]
 pub(super) enum Bytes {
     Gather(Range<usize>),
@@ -34,7 +34,7 @@ pub(super) struct Batch {
     pub(super) inline: Vec<u8>,
 }
 
-/// The number of requests that are passed to the device at a time.
+/// Number of requests passed to the device at a time.
 const CHUNK: usize = 16;
 
 impl Batch {

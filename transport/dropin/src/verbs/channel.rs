@@ -1,4 +1,4 @@
-//! Completion channels: creation, destruction, and events.
+//! Creation, destruction and events of completion channels.
 
 use super::context::read_event;
 use super::events::lock;
@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use trunkline_verbs::Device;
 
-/// Makes a descriptor of the device blocking, as programs expect it to be. The device reads it only
-/// while it holds an event and writes it only while it holds none, so the device never blocks.
+/// Makes a descriptor of the device blocking, as programs expect. The device reads it only when it has an event and
+/// writes it only when it has none, so the device never blocks.
 pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;

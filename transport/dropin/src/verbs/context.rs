@@ -55,8 +55,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     })
 }
 
-/// Takes the event that a descriptor announces, as `read` would: waits for an event, or returns `EAGAIN` if
-/// the descriptor is non-blocking.
+/// Takes the event that a descriptor announces. Like `read`, waits for an event, or returns `EAGAIN` if the descriptor
+/// is non-blocking.
 pub(crate) fn read_event<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
     loop {
         if let Some(event) = take() {
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
         // SAFETY: as `ibv_get_async_event(3)` requires, the program passes an open context, and
         // memory for the event.
         let (context, event) = unsafe { (Handle::new(context)?, Out::new(event)?) };
-        // Another thread may close the context while this one waits; the queue stays.
+        // Keep the queue, since another thread may close the context while this one waits.
         let events: Arc<ContextEvents> = Arc::clone(&context.events);
         let waiting = read_event(events.as_fd(), || events.take())?;
         let element = match waiting.element {

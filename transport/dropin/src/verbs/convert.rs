@@ -1,4 +1,4 @@
-//! Converts codes of C to types of `trunkline_verbs`, and back.
+//! Conversions between C codes and types of `trunkline_verbs`.
 #![forbid(unsafe_code)]
 
 use crate::abi::*;
@@ -6,7 +6,7 @@ use crate::border::Errno;
 use std::ffi::c_uint;
 use trunkline_verbs::{Access, Completion, CompletionFlags, CompletionOpcode, QpState, QpType};
 
-/// Returns the rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
+/// Returns the access rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
 /// `EOPNOTSUPP`.
 pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
@@ -29,9 +29,9 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
 /// (docs/book/src/reference/software-device.md).
 const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
 
-/// Converts a completion to C, with immediate data in network order. A receive has the flag of a GRH,
-/// which all packets of RoCE have, as with the kernel's software device
-/// (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only UD QPs put the GRH into the buffer.
+/// Converts a completion to C, with immediate data in network order. A receive has the GRH flag, since all RoCE
+/// packets have a GRH, as with the kernel's software device (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`).
+/// Only UD QPs put the GRH into the buffer.
 pub(super) fn completion(from: &Completion) -> ibv_wc {
     let is_receive =
         matches!(from.opcode, CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate);
@@ -76,12 +76,12 @@ pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// Converts the code of a QP state.
+/// Returns the QP state of a code.
 pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
     QpState::from_code(code).ok_or(Errno::EINVAL)
 }
 
-/// Returns the code of a state.
+/// Returns the code of a QP state.
 pub(crate) fn state_code(state: QpState) -> c_uint {
     state.code().into()
 }

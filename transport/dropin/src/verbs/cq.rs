@@ -1,4 +1,4 @@
-//! Completion queues: creation, resizing, destruction and polling.
+//! Creation, resizing, destruction and polling of completion queues.
 
 use super::convert::completion;
 use super::cq_ex::{Readers, readers};

@@ -1,8 +1,8 @@
-//! Extended completion queues: one completion at a time, read field by field.
+//! Extended completion queues, which programs read one completion at a time and field by field.
 //!
-//! Between a `start_poll` that found a completion and `end_poll` the CQ belongs to the calling thread. All
-//! fields of a completion can be read except time stamps, VLANs, flow tags and tag matching, which this
-//! device does not have; a request for a CQ with one of these returns `EOPNOTSUPP`.
+//! From a `start_poll` that found a completion until `end_poll` the CQ belongs to the calling thread. All fields of a
+//! completion can be read except time stamps, VLANs, flow tags and tag matching, which this device does not support. A
+//! request for a CQ with one of these returns `EOPNOTSUPP`.
 
 use super::convert::completion;
 use super::cq::create;
@@ -12,7 +12,7 @@ use crate::border::{Errno, Handle, In, field, guarded, object};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::Completion;
 
-/// Fields of a completion that the program reads: bits of `IBV_WC_EX_WITH_*`.
+/// Fields of a completion that the program reads, as bits of `IBV_WC_EX_WITH_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(u64);
 

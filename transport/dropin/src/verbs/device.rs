@@ -59,16 +59,16 @@ fn known() -> Result<&'static Known, Errno> {
     Ok(KNOWN.get_or_init(|| Known { device, guid: info.guid }))
 }
 
-/// Returns the only device of the process, as C holds it.
+/// Returns the C structure of the process's only device.
 ///
 /// # Errors
-/// The error that the provider returned for its list of devices.
+/// Returns the provider's error for its list of devices.
 pub(crate) fn the_device() -> Result<*mut ibv_device, Errno> {
     let known = known()?;
     Ok((&raw const known.device.device).cast_mut())
 }
 
-/// Returns true if the device exists now: it may have been removed.
+/// Returns true if the device exists and has not been removed.
 fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     guarded(0, || known().map_or(0, |known| known.guid.to_be()))
 }
 
-/// `ibv_import_device(3)`: `EOPNOTSUPP`, since this device has no descriptor to import it by.
+/// `ibv_import_device(3)`: `EOPNOTSUPP`, since this device has no descriptor to import.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut crate::abi::ibv_context {
     object(|| Err(Errno::EOPNOTSUPP))

@@ -1,8 +1,8 @@
-//! Programs that exit with open connections.
+//! Disconnects the peers of a program that exits with open connections.
 //!
-//! Owns the library's finaliser, which runs after the program's own exit handlers. A kernel closes everything
-//! that a process leaves open, which disconnects its peers; this library must do so itself. A killed process
-//! does not run the finaliser, and its peers detect its end by their timeouts.
+//! The library's finaliser runs after the program's own exit handlers. A kernel closes everything that a process
+//! leaves open, which disconnects its peers; this library must do so itself. A killed process does not run the
+//! finaliser, and its peers detect its end by their timeouts.
 
 use super::host::host;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
 //! Asynchronous events, from the device to the contexts of a program.
 //!
-//! Owns the queue of each context, and the table of the C objects that an event is for: each handle of a TGT
-//! gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held, so this
-//! module must not call the device.
+//! This module contains the queue of each context, and the table of the C objects that events refer to. Each handle of
+//! a TGT gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held, so this module
+//! must not call the device.
 
 use crate::border::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -12,8 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
-/// Locks a mutex even if a thread panicked with it held: what these mutexes guard is consistent after
-/// every statement.
+/// Locks a mutex even if a thread panicked while holding it. The guarded data is consistent after every statement.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,7 +43,7 @@ impl EventCount {
     }
 }
 
-/// Subject of an event, in the form of its context.
+/// The port, device or C object that an event refers to.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),
@@ -54,7 +53,7 @@ pub(crate) enum Element {
     Device,
 }
 
-/// A C object: the address of its structure, and the count of its events.
+/// Address of a C object's structure, and the count of the object's events.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: usize,
@@ -81,7 +80,7 @@ pub(crate) struct Waiting {
 /// events does not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
-/// The events of one context, which its `async_fd` announces.
+/// The events of one context. Its `async_fd` announces them.
 #[derive(Debug)]
 pub(crate) struct ContextEvents {
     queue: Mutex<VecDeque<Waiting>>,
@@ -170,7 +169,7 @@ impl Router {
         });
     }
 
-    /// Delivers events of `subject` to `events` for `element` from now on.
+    /// Subscribes `events` to the events of `subject`, which are reported for `element`.
     pub(crate) fn listen(&self, subject: AsyncSubject, events: &Arc<ContextEvents>, element: Element) {
         lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
     }

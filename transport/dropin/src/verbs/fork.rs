@@ -1,7 +1,7 @@
 //! Programs that fork after they have opened the device.
 //!
-//! Owns the handlers that run around `fork`. Before the fork the device is locked, so that no other
-//! thread holds its lock in the child. In the child the first use starts the device's thread again. A child that only executes
+//! The handlers in this module run around `fork`. Before the fork the device is locked, so that no other thread holds
+//! its lock in the child. In the child the first use starts the device's thread again. A child that only executes
 //! another program makes a few additional system calls.
 
 use super::host::host;
@@ -19,7 +19,7 @@ struct Forking {
 }
 
 thread_local! {
-    // Use a type without a destructor: a program may fork after the thread's locals are destroyed.
+    // The type has no destructor, because a program may fork after the thread's locals are destroyed.
     static FORKING: RefCell<ManuallyDrop<Option<Forking>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
@@ -43,7 +43,7 @@ unsafe extern "C" fn before() {
     crate::border::guarded((), || {
         let Some(device) = host().opened() else { return };
         let held = device.hold();
-        // SAFETY: `Forking` keeps the device that it borrows from, and drops it afterwards.
+        // SAFETY: `Forking` keeps the borrowed device, and drops it after the lock.
         let held = unsafe { std::mem::transmute::<Held<'_>, Held<'static>>(held) };
         let forking = Forking { held: Some(held), device };
         FORKING.set(ManuallyDrop::new(Some(forking)));
@@ -63,8 +63,8 @@ unsafe extern "C" fn in_child() {
         for waker in forking.device.forked() {
             let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
             let Ok(fresh) = EventFd::from_value_and_flags(0, flags) else { break };
-            // SAFETY: both descriptors are open. `waker` stays open under its number, and from now on
-            // wakes this process's device instead of the parent's.
+            // SAFETY: both descriptors are open. `waker` keeps its number, and then wakes this process's device
+            // instead of the parent's.
             unsafe { libc::dup3(fresh.as_raw_fd(), waker.as_raw_fd(), libc::O_CLOEXEC) };
         }
         forking.held = None;

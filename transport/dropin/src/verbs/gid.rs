@@ -19,8 +19,8 @@ fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidE
     device.gid_table().into_iter().find(|entry| u32::from(entry.index) == index).ok_or(Errno::ENODATA)
 }
 
-/// Returns the index of the network interface with an address, or 0 if it no longer exists. All of
-/// 127.0.0.0/8 belongs to the loopback.
+/// Returns the index of the network interface with an address, or 0 if it no longer exists. All of 127.0.0.0/8 belongs
+/// to the loopback interface.
 fn interface_index(interfaces: &[InterfaceAddress], ip: IpAddr) -> u32 {
     let has_address = |interface: &&InterfaceAddress| {
         let address = interface.address.as_ref();
@@ -53,7 +53,7 @@ fn converted(from: &GidEntry, port: u32, interfaces: &[InterfaceAddress]) -> ibv
     }
 }
 
-/// `ibv_query_gid(3)`: -1 and `errno`; an empty slot is a GID of zeros.
+/// `ibv_query_gid(3)`: returns -1 and sets `errno` on failure; an empty slot is a GID of zeros.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// Reports the type of a GID in the numbers of sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
+/// Reports the type of a GID, numbered as in sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     kind: *mut c_uint,
 ) -> c_int {
     value(|| {
-        // SAFETY: rdma-core's contract: the program passes a context that it has not closed, and memory
+        // SAFETY: by rdma-core's contract the program passes a context that it has not closed, and memory
         // for the type.
         let (context, kind) = unsafe { (Handle::new(context)?, Out::new(kind)?) };
         let number = match entry(context, u32::from(port), index) {
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since only the host's routing has the MAC addresses.
+/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since only the host resolves MAC addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

@@ -1,9 +1,9 @@
-//! The state of the library for the whole process: the device, and the router of its events.
+//! The process-wide state of the library, which is the device and the router of its events.
 //!
-//! The C interface has no handle that could hold this state. The device is opened with the first context and
-//! stays open after the last: objects that a program has not destroyed would keep its addresses in use, so it
-//! could not be opened again. A removed device is opened again after it was restored; old contexts keep the
-//! removed device.
+//! The C interface has no handle that could hold this state. The device is opened with the first context and stays
+//! open after the last one is closed. Objects that a program has not destroyed would keep its addresses in use, so it
+//! could not be opened again. After its restoration, a removed device is opened again; old contexts keep the removed
+//! one.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -37,7 +37,7 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Print the cause: programs print errno at best, which does not help the user. A removal needs no
+            // Print the cause, because programs print at most errno. A removal needs no
             // message.
             if !matches!(error, OpenError::Removed) {
                 let _unwritten = writeln!(io::stderr(), "trunkline0: cannot open the device: {error}");
@@ -56,7 +56,7 @@ impl Host {
         lock(&self.device).clone()
     }
 
-    /// Returns the device, if it is open and not being opened.
+    /// Returns the device if it is open. Does not wait while it is being opened.
     pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
         self.device.try_lock().ok()?.clone()
     }
@@ -66,7 +66,7 @@ impl Host {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns a number for the `handle` of an object, which programs only print.
+    /// Returns a number for an object's field `handle`, which programs only print.
     pub(crate) fn next_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Objects that were created in a context and are not destroyed yet.
+//! Live objects of a context.
 //!
 //! Each context owns one [`Live`]. The functions that create and destroy objects keep it up to date, and
 //! `ibv_close_device` destroys the remaining ones (contract A14). The C structures of such objects stay
@@ -24,8 +24,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Destroys all objects, users before the objects they use, so that the device does not refuse (contract
-    /// I3).
+    /// Destroys all objects, each before the objects it uses, because the device refuses any other order (contract I3).
     pub(crate) fn destroy_all(&self) {
         self.qps.destroy_all(|qp| qp.destroy());
         self.srqs.destroy_all(|srq| srq.destroy());
@@ -55,7 +54,7 @@ impl<T: ?Sized> Table<T> {
         lock(&self.0).remove(&address);
     }
 
-    /// Destroys all objects. An object that refuses is dropped nevertheless.
+    /// Destroys all objects. An object whose destruction fails is dropped nevertheless.
     fn destroy_all(&self, destroy: impl Fn(&T) -> Result<(), VerbsError>) {
         let left = std::mem::take(&mut *lock(&self.0));
         #[expect(clippy::iter_over_hash_type, reason = "the objects of one kind do not depend on each other")]

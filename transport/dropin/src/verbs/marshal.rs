@@ -1,7 +1,6 @@
 //! Conversions between structures of the kernel's interface and of libibverbs.
 //!
-//! rdma-core exports these four functions. Programs that talk to the kernel's connection manager themselves
-//! call them.
+//! rdma-core exports these four functions. Programs that use the kernel's connection manager directly call them.
 
 use crate::abi::*;
 use crate::border::{Errno, In, Out, guarded};
@@ -24,11 +23,11 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// Converts one structure and stores the result. The functions do not return errors, so with a null pointer
-/// nothing is written.
+/// Converts one structure and stores the result. Does nothing if a pointer is null, because the functions cannot
+/// return errors.
 ///
-/// # Safety
-/// `from` points to a structure that is not changed during the call, `to` to memory for the other that is not
+/// `from` is null, or points to a structure that is not changed during the call. `to` is null, or points to memory for
+/// the other structure that is not used elsewhere.
 /// used elsewhere; either may be null.
 unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> T) {
     guarded((), || {
@@ -43,7 +42,7 @@ unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> 
 /// Converts the kernel's address attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
-    // SAFETY: rdma-core's contract: the program passes both structures, as `convert` needs them.
+    // SAFETY: by rdma-core's contract the program passes pointers that meet the requirements of `convert`.
     unsafe { convert(to, from, ah_attr) };
 }
 
@@ -78,7 +77,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: 
         alt_timeout: from.alt_timeout,
         rate_limit: 0,
     };
-    // SAFETY: rdma-core's contract: the program passes both structures, as `convert` needs them.
+    // SAFETY: by rdma-core's contract the program passes pointers that meet the requirements of `convert`.
     unsafe { convert(to, from, attributes) };
 }
 
@@ -109,7 +108,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: rdma-core's contract: the program passes both structures, as `convert` needs them.
+    // SAFETY: by rdma-core's contract the program passes pointers that meet the requirements of `convert`.
     unsafe { convert(to, from, record) };
 }
 
@@ -137,6 +136,6 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, fr
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: rdma-core's contract: the program passes both structures, as `convert` needs them.
+    // SAFETY: by rdma-core's contract the program passes pointers that meet the requirements of `convert`.
     unsafe { convert(to, from, record) };
 }

@@ -1,4 +1,4 @@
-//! Features that this device does not have: memory windows, device memory, prefetching.
+//! Memory windows, device memory and prefetching, which this device does not support.
 //!
 //! The functions return what rdma-core's providers without the feature return.
 
@@ -6,8 +6,7 @@ use crate::abi::*;
 use crate::border::{Errno, object, status};
 use std::ffi::{c_int, c_uint, c_void};
 
-/// Called by `ibv_bind_mw(3)`, which does not check whether the entry exists. Programs cannot have a window
-/// to bind.
+/// Called by `ibv_bind_mw(3)`, which does not check whether the entry exists. Programs cannot create a window to bind.
 pub(super) unsafe extern "C" fn bind_mw(
     _qp: *mut ibv_qp,
     _mw: *mut ibv_mw,
@@ -21,7 +20,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_advise_mr(3)`: `EOPNOTSUPP`, since the advice is about on-demand paging.
+/// `ibv_advise_mr(3)`: `EOPNOTSUPP`, since the advice concerns on-demand paging.
 pub(super) unsafe extern "C" fn advise_mr(
     _pd: *mut ibv_pd,
     _advice: c_uint,

@@ -10,9 +10,8 @@
 //! | functions without a device | `strings`, `rates`, `sysfs`, `marshal` |
 //! | missing features | `missing`, `private` |
 //!
-//! Each exported function behaves as its manual page specifies; where that leaves a choice, it does what
-//! rdma-core 44 does. A pointer is checked for null and otherwise trusted, as in rdma-core: a program can
-//! break itself. No pointer is kept longer than its target is valid.
+//! Each exported function behaves as its manual page specifies, and otherwise as in rdma-core 44. As in rdma-core, a
+//! pointer is checked for null and otherwise trusted. Pointers are not kept longer than their targets are valid.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the manual pages are the contract")]
 
 mod ah;

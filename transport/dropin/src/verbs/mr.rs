@@ -1,4 +1,4 @@
-//! Memory regions: checking, registering and deregistering them.
+//! Registration and deregistration of memory regions, with their checks.
 
 use super::convert::access;
 use super::host::host;
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use trunkline_verbs::{Access, IoAddress, Memory};
 
-/// Registers `length` bytes at `addr`. Work requests and peers use addresses from `iova` on.
+/// Registers `length` bytes at `addr`. Work requests and peers address the region from `iova` on.
 ///
 /// # Safety
 /// `pd` is null or a PD that the program has not deallocated. The program keeps the range mapped
@@ -30,7 +30,7 @@ unsafe fn register(
     }
     let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
     let page = page_size()?;
-    // The kernel maps pages, so an address and its IOVA have the same offset in a page.
+    // As in the kernel, which maps pages, an address and its IOVA must have the same offset in a page.
     if flags & IBV_ACCESS_ZERO_BASED == 0 && iova % page as u64 != (addr.addr() % page) as u64 {
         return Err(Errno::EINVAL);
     }
@@ -41,8 +41,8 @@ unsafe fn register(
     // SAFETY: this function's contract about the PD.
     let pd = unsafe { Handle::new(pd)? };
     let owner = pd.owner()?;
-    // SAFETY: this function's contract about the range: it stays mapped while it is registered, and
-    // the program treats it as memory that a device may write.
+    // SAFETY: by this function's contract the range stays mapped while it is registered, and the program treats it as
+    // memory that a device may write.
     let memory = unsafe { Memory::from_raw_parts(start, length) };
     let inner = pd.inner.register_at(memory, IoAddress(iova), rights)?;
     let base = UnsafeCell::new(ibv_mr {
@@ -84,9 +84,9 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// Checks that memory is mapped for writing. Fails with `EFAULT` otherwise, as the kernel does when it pins
-/// memory for writing. Only the first and the last page are checked. Kernels before 5.14 cannot check, and the
-/// range passes.
+/// Checks that memory is mapped for writing. Fails with `EFAULT` otherwise, as the kernel does when it pins memory for
+/// writing. Only the first and the last page are checked. On kernels before 5.14, which lack the check, every range
+/// passes.
 fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     let first = address & !(page - 1);
     let last = (address + length - 1) & !(page - 1);
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_rereg_mr(3)`: `EOPNOTSUPP` with the result that means that the region is unchanged.
+/// `ibv_rereg_mr(3)`: `EOPNOTSUPP`, with the return value for an unchanged region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     _mr: *mut ibv_mr,

@@ -1,4 +1,4 @@
-//! The objects that C holds pointers to, one type for each kind.
+//! The objects that C programs hold pointers to, with one type per kind.
 //!
 //! Each object begins with its C structure, followed by the object of `trunkline_verbs` that does the work.
 //! Only the files of this folder reach an object, through the [`Handle`] of its C structure.
@@ -46,7 +46,7 @@ pub(crate) struct MrObject {
     pub(crate) inner: Arc<dyn MemoryRegion>,
 }
 
-/// A completion channel, and the CQs that report to it by the number that their events carry.
+/// A completion channel, and its CQs by the number in their events.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     pub(crate) base: UnsafeCell<ibv_comp_channel>,
@@ -54,23 +54,23 @@ pub(crate) struct ChannelObject {
     pub(crate) cqs: Mutex<HashMap<u64, CqTarget>>,
 }
 
-/// A CQ in the table of its channel: the address of its C structure, and the count of its events.
+/// A CQ in the table of its channel, with the address of its C structure and the count of its events.
 #[derive(Debug, Clone)]
 pub(crate) struct CqTarget {
     pub(crate) address: usize,
     pub(crate) count: Arc<EventCount>,
 }
 
-/// A completion queue. Every CQ has the functions of extended ones.
+/// A completion queue. Every CQ supports the functions of extended CQs.
 #[repr(C)]
 pub(crate) struct CqObject {
     pub(crate) base: UnsafeCell<ibv_cq_ex>,
     pub(crate) inner: Arc<dyn CompletionQueue>,
-    /// The number that the CQ's events carry.
+    /// Number of the CQ in its events.
     pub(crate) id: u64,
     pub(crate) completion_events: Arc<EventCount>,
     pub(crate) async_events: Arc<EventCount>,
-    /// Taken from `start_poll` to `end_poll`; holds the completion that is being read.
+    /// Held from `start_poll` to `end_poll`; contains the completion that is being read.
     pub(crate) turn: Turn<Completion>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct CqObject {
 pub(crate) struct SrqObject {
     pub(crate) base: UnsafeCell<ibv_srq>,
     pub(crate) inner: Arc<dyn SharedReceiveQueue>,
-    /// The number that the SRQ's events carry.
+    /// Number of the SRQ in its events.
     pub(crate) id: u64,
     pub(crate) events: Arc<EventCount>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct QpObject {
     pub(crate) signal_all: bool,
     /// True if the program requested `ibv_wr_*` through `send_ops_flags`.
     pub(crate) is_extended: bool,
-    /// Taken from `wr_start` to `wr_complete` or `wr_abort`; holds the requests so far.
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`; contains the requests so far.
     pub(crate) turn: Turn<Posting>,
 }
 

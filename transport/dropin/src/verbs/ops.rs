@@ -1,7 +1,7 @@
 //! The tables that the inline functions of `<infiniband/verbs.h>` call.
 //!
-//! Most of them return `EOPNOTSUPP` if the entry is absent. The entries that they call unchecked (`close_xrcd`,
-//! `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are never absent.
+//! Most of the functions return `EOPNOTSUPP` if the entry is absent. The entries that they call unchecked
+//! (`close_xrcd`, `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are always present.
 
 use super::{cq, cq_ex, missing, port, post, qp, query, srq, xrcd};
 use crate::abi::*;
@@ -55,7 +55,7 @@ pub(crate) fn table(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
         context: ibv_context {
             device,
             ops: work(),
-            // No file of the kernel serves this device.
+            // The device has no kernel file.
             cmd_fd: -1,
             async_fd,
             num_comp_vectors: 1,

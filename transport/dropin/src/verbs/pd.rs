@@ -1,4 +1,4 @@
-//! Protection domains: allocating and deallocating them.
+//! Allocation and deallocation of protection domains.
 
 use super::host::host;
 use super::objects::PdObject;
@@ -22,7 +22,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
     })
 }
 
-/// `ibv_dealloc_pd(3)`: `EBUSY` while something belongs to it.
+/// `ibv_dealloc_pd(3)`: `EBUSY` while an object uses the PD.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     status(|| {

@@ -1,4 +1,4 @@
-//! The device's one port: its state, its limits and its partition key.
+//! State, limits and partition key of the device's only port.
 
 use super::objects::ContextObject;
 use crate::abi::*;
@@ -26,7 +26,7 @@ fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno>
         sm_sl: 0,
         subnet_timeout: 0,
         init_type_reply: 0,
-        // 4 lanes of 25 Gb/s. Programs print the rate; a software device has none.
+        // 4 lanes of 25 Gb/s. Programs print the rate, although a software device has none.
         active_width: 2,
         active_speed: 32,
         // 5 is LinkUp, 3 is Disabled.
@@ -38,8 +38,7 @@ fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno>
     })
 }
 
-/// Serves the header's `ibv_query_port(3)`. `attr_len` is the size in bytes that the program's
-/// header gives the structure.
+/// Serves the header's `ibv_query_port(3)`. `attr_len` is the structure's size in the program's header, in bytes.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -55,8 +54,8 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// Size of the structure that the exported `ibv_query_port` fills in, in bytes. It is the structure of
-/// version 1.1 of the library, which ends with `flags`.
+/// Size in bytes of the structure that the exported `ibv_query_port` fills in. The structure of library version 1.1
+/// ends with `flags`.
 const COMPAT: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
 /// `ibv_query_port(3)` for programs that were compiled against older headers.

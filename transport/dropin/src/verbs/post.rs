@@ -1,4 +1,4 @@
-//! `ibv_post_send`, `ibv_post_recv` and `ibv_post_srq_recv`: posting linked lists of work requests.
+//! `ibv_post_send`, `ibv_post_recv` and `ibv_post_srq_recv`, which post linked lists of work requests.
 
 use super::batch::{Batch, Bytes, Entry};
 use crate::abi::*;
@@ -17,8 +17,8 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Uses the thread's reusable state for its next posts. A thread whose locals are destroyed, as at the
-/// program's exit, uses a new state.
+/// Runs `work` with the thread's reusable state. Uses a new state if the thread's locals are destroyed, as at the
+/// program's exit.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
@@ -28,8 +28,8 @@ pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// Returns the gather or scatter list of a work request. Programs also keep it in packed structures, so it
-/// may lie at any address.
+/// Returns the gather or scatter list of a work request. The list may be at any address, since programs also store it
+/// in packed structures.
 ///
 /// # Safety
 /// If `count` is positive, `list` is null or points to `count` elements that are not changed while the
@@ -42,7 +42,7 @@ pub(super) unsafe fn sge_list(
     if count > 0 && list.is_null() {
         return Err(Errno::EINVAL);
     }
-    // SAFETY: not null, and within the list by this function's contract; read without regard to alignment.
+    // SAFETY: the list is not null, and has `count` elements by this function's contract.
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
@@ -69,7 +69,7 @@ impl<'a, R> Iterator for List<'a, R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let at = self.first;
-        // SAFETY: the constructor's contract: null, or a request of the list.
+        // SAFETY: by the constructor's contract `at` is null or a request of the list.
         let request = unsafe { In::optional(at) }?;
         self.first = (self.next)(&request);
         Some((request, at))
@@ -130,8 +130,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// Adds a request to the batch.
 ///
 /// # Safety
-/// `wr` is a request as `ibv_post_send(3)` describes it: the members that its opcode and flags need
-/// are initialised, and its list and inline data are readable.
+/// `wr` is a request as `ibv_post_send(3)` describes it. The members that its opcode and flags require are
+/// initialised, and its list and inline data are readable.
 unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller guarantees that the request is as `ibv_post_send(3)` describes it.
@@ -143,7 +143,7 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     } else {
         let start = batch.inline.len();
         for piece in list {
-            // SAFETY: this function's contract: with IBV_SEND_INLINE the pieces are readable memory.
+            // SAFETY: by this function's contract the pieces are readable memory with IBV_SEND_INLINE.
             unsafe { copy_in(&mut batch.inline, piece.addr, piece.length as usize)? };
             if batch.inline.len() - start > MAX_INLINE_BYTES {
                 batch.inline.truncate(start);
@@ -157,8 +157,8 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maximum number of inline bytes of a request, more than any QP grants. A wrong length is refused before the
-/// bytes are copied.
+/// Maximum number of inline bytes in a request, which is more than any QP grants. A larger length is refused before
+/// the bytes are copied.
 const MAX_INLINE_BYTES: usize = 4096;
 
 /// Appends the `length` bytes at `address`.
@@ -179,7 +179,7 @@ pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) ->
     Ok(())
 }
 
-/// Stores a pointer to the request that was not posted, if the program requests it.
+/// Stores a pointer to the request that was not posted, if the program passes memory for it.
 fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(at);
@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts a list of receives one by one to a queue, by its function `post`.
+/// Posts a list of receives one by one to a queue, with `post`.
 fn post_receives(
     list: List<'_, ibv_recv_wr>,
     bad_wr: Option<Out<'_, *mut ibv_recv_wr>>,

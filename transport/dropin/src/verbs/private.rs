@@ -1,9 +1,9 @@
 //! The names that providers' libraries (libmlx5, libefa) import from libibverbs.
 //!
-//! A program that uses such a library directly loads it together with this library, and the loader must find
-//! the names. The provider's library registers itself through `verbs_register_driver_34`, a no-op here, so it
-//! is never given a device and does not call the other functions, which return `EOPNOTSUPP`. They have no
-//! parameters, which is compatible with any call from C.
+//! A program that uses such a library directly loads it together with this library, and the loader must find the
+//! names. The provider's library registers itself through `verbs_register_driver_34`, a no-op here, so it is never
+//! given a device and does not call the other functions, which return `EOPNOTSUPP`. The functions have no parameters,
+//! which is compatible with any call from C.
 
 use crate::border::Errno;
 use std::ffi::{c_int, c_void};
@@ -86,7 +86,7 @@ refused! {
     ibv_cmd_resize_cq
 }
 
-/// Registers a provider: a no-op, since there is no kernel device for it.
+/// Registers a provider. This is a no-op, since there is no kernel device for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
 
@@ -94,7 +94,7 @@ pub extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
-/// Logs for a provider: a no-op.
+/// Logs for a provider. This is a no-op.
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log() {}
 
@@ -124,6 +124,6 @@ pub extern "C" fn verbs_set_ops() {}
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_uninit_context() {}
 
-/// A flag of rdma-core, with its value there.
+/// A flag of rdma-core, with the value that rdma-core gives it.
 #[unsafe(no_mangle)]
 pub static verbs_allow_disassociate_destroy: u8 = 0;

@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, QpInit, QpNumber, QpType, QueueCapacities, QueuePair};
 
-/// Minimum number of inline bytes of every sending QP: rdma_xclient requests 0 and posts 16
+/// Minimum number of inline bytes of every sending QP, because rdma_xclient requests 0 and posts 16
 /// (`librdmacm/examples/rdma_xclient.c` of rdma-core).
 const MIN_INLINE_BYTES: u32 = 64;
 
@@ -116,7 +116,7 @@ unsafe fn create(
     let kind = qp_type(init.qp_type)?;
     let extended = Extended::of(init, kind)?;
     let inline = if kind == QpType::XrcTgt { 0 } else { init.cap.max_inline_data.max(MIN_INLINE_BYTES) };
-    // SAFETY: this function's contract: null or not destroyed.
+    // SAFETY: by this function's contract each object is null or not destroyed.
     let (pd, send_cq, receive_cq, srq, xrcd) = unsafe {
         (
             Handle::optional(extended.pd),
@@ -251,7 +251,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-/// `ibv_destroy_qp(3)`: for a TGT it destroys this handle only (contract C6). Waits until the program has
+/// `ibv_destroy_qp(3)`: for a TGT, destroys only this handle (contract C6). Waits until the program has
 /// acknowledged the QP's events (contract H6).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_query_ece(3)`: as rdma-core for such a device, `EOPNOTSUPP` and options of 0.
+/// `ibv_query_ece(3)`: `EOPNOTSUPP`, and options of 0 as in rdma-core.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     status(|| {

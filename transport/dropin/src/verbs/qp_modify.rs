@@ -24,7 +24,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// The attributes that RC and XRC QPs have, on this device or another.
+/// The attributes that RC and XRC QPs have on any device.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -46,7 +46,7 @@ const KNOWN: c_uint = IBV_QP_STATE
 
 /// Returns the change for a mask. Attributes outside the mask may be uninitialised.
 pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
-    // Q_Keys, capacities and rates belong to other types of QP, alternate paths to other devices.
+    // Q_Keys, capacities and rates belong to other QP types, and alternate paths to other devices.
     if mask & !KNOWN != 0 {
         return Err(if mask & IBV_QP_ALT_PATH != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
@@ -79,8 +79,8 @@ pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno
     })
 }
 
-/// Checks the attributes that this device ignores: they are allowed in some transitions only, as all
-/// attributes are (contract E1).
+/// Checks the attributes that this device ignores. Like all attributes, they are allowed only in some transitions
+/// (contract E1).
 fn check_ignored(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
     use QpState::{ReadyToSend, SendQueueDrained};
     let to = change.state.unwrap_or(from);

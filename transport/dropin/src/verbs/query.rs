@@ -1,13 +1,13 @@
-//! The device's attributes: its limits and capabilities.
+//! The limits and capabilities of the device.
 
 use crate::abi::*;
 use crate::border::{Errno, Handle, In, Out, OutBytes, status};
 use std::ffi::{c_char, c_int};
 use trunkline_verbs::{Device, DeviceAttributes, DeviceCapabilities};
 
-/// Value of `fw_ver`: the version of this library.
+/// Value of `fw_ver`, which is the version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Reported limit of protection domains and of address handles. The real limit is memory.
+/// Reported limit on protection domains and address handles, which only memory limits.
 const UNLIMITED: c_int = 1 << 20;
 
 /// An unassigned vendor number, which the kernel's software device also uses. Programs treat 0 as a failure.
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut 
 }
 
 /// `ibv_query_device_ex(3)`: all extended capabilities are zero, on-demand paging included (contract
-/// K4). `attr_size` is the size in bytes that the program's header gives the structure.
+/// K4). `attr_size` is the structure's size in the program's header, in bytes.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,

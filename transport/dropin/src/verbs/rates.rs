@@ -1,8 +1,8 @@
-//! Static rates: codes to multiples of 2.5 Gb/s and to Mb/s, and back.
+//! Conversions between codes of static rates, multiples of 2.5 Gb/s, and Mb/s.
 
 use std::ffi::c_int;
 
-/// Each rate: its code, its multiple of 2.5 Gb/s or -1, and its value in Mb/s.
+/// The code of each rate, its multiple of 2.5 Gb/s or -1, and its value in Mb/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (3, 4, 10_000),

@@ -1,9 +1,8 @@
-//! Programs that poll without a pause, as most do.
+//! Yields the core of a program that polls without a pause.
 //!
-//! Owns one count for each thread. A physical NIC works while its program spins. This device runs in
-//! threads and needs a core; with fewer cores than spinning programs, each program would wait until the
-//! time slice of the other ends. So a thread yields its core once per [`EMPTY_POLLS`] consecutive empty
-//! polls.
+//! A physical NIC works while its program spins, but this device runs in threads and needs a core. With fewer cores
+//! than spinning programs, each program would wait for the end of another program's time slice. A thread therefore
+//! yields its core once per [`EMPTY_POLLS`] consecutive empty polls, which each thread counts.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;

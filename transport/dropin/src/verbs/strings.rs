@@ -1,4 +1,4 @@
-//! The names of codes, exactly as in rdma-core, since programs and their users compare them.
+//! The names of codes. They are the same as in rdma-core, because programs and users compare them.
 
 use std::ffi::{CStr, c_char, c_int};
 

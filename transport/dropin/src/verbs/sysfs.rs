@@ -1,4 +1,4 @@
-//! Files of sysfs, as programs read them through the library.
+//! Functions through which programs read files of sysfs.
 //!
 //! The device is not registered in the kernel, so its path is empty.
 
@@ -11,7 +11,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// `ibv_get_sysfs_path`: the directory that sysfs is mounted at.
+/// `ibv_get_sysfs_path`: returns the mount point of sysfs.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
@@ -35,7 +35,7 @@ fn read(file: &Path, buffer: &OutBytes<'_>, size: usize) -> Result<c_int, Errno>
     c_int::try_from(text.len()).map_err(|_| Errno::EINVAL)
 }
 
-/// Reads `file` in `dir`: the number of bytes, or -1 and `errno`.
+/// Reads `file` in `dir`. Returns the number of bytes, or sets `errno` and returns -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     value(|| {
-        // SAFETY: rdma-core's contract: the program passes two C strings, and a buffer of `size` bytes.
+        // SAFETY: by rdma-core's contract the program passes two C strings, and a buffer of `size` bytes.
         let (dir, file, buffer) = unsafe { (In::text(dir)?, In::text(file)?, OutBytes::new(buffer, size)?) };
         read(&path(&dir).join(path(&file)), &buffer, size)
     })
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     file: *const c_char,
 ) -> c_int {
     value(|| {
-        // SAFETY: rdma-core's contract: the program passes a C string, and a buffer of `size` bytes. The
+        // SAFETY: by rdma-core's contract the program passes a C string, and a buffer of `size` bytes. The
         // device's name is a C string that this library stores.
         let (name, file, buffer) = unsafe {
             let name = ibv_get_device_name(super::device::the_device()?);

@@ -1,9 +1,9 @@
-//! Posting by `ibv_wr_*`.
+//! Posting with `ibv_wr_*`.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions
-//! here may be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete
-//! it, and `wr_complete` posts all or none. Operations and setters return nothing, so `wr_complete` returns
-//! the first error of them.
+//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions here may
+//! be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete it, and
+//! `wr_complete` posts all or none. Operations and setters cannot return errors, so `wr_complete` returns their first
+//! error.
 
 use super::batch::{Batch, Bytes, Entry};
 use super::post::{copy_in, send_flags, sge, sge_list};
@@ -19,11 +19,11 @@ pub(crate) struct Posting {
     batch: Batch,
     /// The first error since `wr_start`.
     error: Option<Errno>,
-    /// The QP's `send_ops_flags`. Other operations return an error.
+    /// The QP's `send_ops_flags`. Other operations fail.
     allowed: u64,
 }
 
-/// The operations that a QP can be created with.
+/// The operations with which a QP can be created.
 pub(super) const ALL_OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -41,7 +41,7 @@ impl Posting {
         self.error.get_or_insert(errno);
     }
 
-    /// Returns the request that the setters complete. Setters without a request are an error.
+    /// Returns the request that the setters complete. A setter without a request is an error.
     fn last(&mut self) -> Option<&mut Entry> {
         if self.batch.entries.is_empty() {
             self.fail(Errno::EINVAL);
@@ -107,7 +107,7 @@ unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &m
 /// Adds a request.
 ///
 /// # Safety
-/// As for [`with`].
+/// Same as [`with`].
 unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
     // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe {
@@ -117,7 +117,7 @@ unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
             if posting.allowed & needs == 0 {
                 posting.fail(Errno::EOPNOTSUPP);
             }
-            // IBV_SEND_INLINE has no effect: the setter determines whether the data is inline.
+            // IBV_SEND_INLINE has no effect, because the setter determines whether the data is inline.
             let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
                 posting.fail(errno);
                 SendFlags::empty()
@@ -222,10 +222,10 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
-/// Records an operation that this device does not have: `wr_complete` returns `EOPNOTSUPP`.
+/// Records an operation that this device does not support, so that `wr_complete` returns `EOPNOTSUPP`.
 ///
 /// # Safety
-/// As for [`with`].
+/// Same as [`with`].
 unsafe fn missing(qp: *mut ibv_qp_ex) {
     // SAFETY: by this function's contract the QP is null or not destroyed.
     unsafe { with(qp, |_, posting| posting.fail(Errno::EOPNOTSUPP)) }

@@ -1,4 +1,4 @@
-//! XRC domains: opening and closing them (contract A).
+//! Opening and closing of XRC domains (contract A).
 
 use super::objects::XrcdObject;
 use crate::abi::*;

@@ -72,7 +72,7 @@ fn id_resolves_service_to_qp_number() {
     assert_eq!((reply.address.is_global, reply.address.port_num), (1, 1));
     // SAFETY: the ids are not destroyed yet.
     unsafe {
-        // Without a connection no event follows, and the call succeeds.
+        // Without a connection the call succeeds, and no event follows.
         call(|| rdma_disconnect(near)).unwrap();
         call(|| rdma_disconnect(far)).unwrap();
     }
@@ -110,7 +110,7 @@ fn datagram_rejection_is_reported_as_unreachable_with_status() {
     for id in [near, second, third, far, asked, listener] {
         destroy(id);
     }
-    // The listener is destroyed, and a listener of another port space is another service.
+    // The listener is destroyed, and a listener in another port space is a different service.
     let other = far_channel.id(RDMA_PS_TCP);
     let mut c_at = c_address(*at.ip(), at.port());
     // SAFETY: the id is not destroyed yet, and the address is local.

@@ -1,4 +1,4 @@
-//! librdmacm's endpoints: results of `rdma_getaddrinfo`, synchronous ids, XRC (contract J).
+//! Tests of librdmacm's endpoints, with results of `rdma_getaddrinfo`, synchronous ids and XRC (contract J).
 
 use super::lab::*;
 use std::ffi::{CString, c_int, c_uint};
@@ -63,7 +63,7 @@ fn active(to: Ipv4Addr, port: u16, ps: c_uint, qp_type: c_uint) -> *mut rdma_cm_
     (hints.ai_src_addr, hints.ai_src_len) =
         ((&raw mut own).cast(), u32::try_from(size_of_val(&own)).unwrap());
     let info = Info::find(to, port, &hints);
-    // The endpoint's type comes from the hints, even if the attributes name another type.
+    // The endpoint's type comes from the hints, even if the attributes give another type.
     info.endpoint(&mut small(IBV_QPT_RC)).unwrap()
 }
 
@@ -122,7 +122,7 @@ fn j2_to_j6_xrc_endpoints_exchange_srq_number_and_message() {
         assert_eq!((received.status, received.qp_num), (IBV_WC_SUCCESS, (*(*tgt).qp).qp_num));
         assert_eq!(to.bytes, from.bytes);
         drop(from);
-        // Each call waits for the end of the connection, whichever side is first.
+        // Each call waits for the end of the connection, even if the other side disconnects first.
         call(|| rdma_disconnect(ini)).unwrap();
         call(|| rdma_disconnect(tgt)).unwrap();
         assert_eq!(copy((*tgt).event).kind, RDMA_CM_EVENT_DISCONNECTED);
@@ -139,7 +139,7 @@ fn j2_to_j6_xrc_endpoints_exchange_srq_number_and_message() {
 /// `ibv_get_srq_num`, which is inline in the header.
 ///
 /// # Safety
-/// The SRQ lives.
+/// The SRQ is not destroyed.
 unsafe fn ibv_get_srq_num_of(srq: *mut ibv_srq, number: &mut u32) -> c_int {
     // SAFETY: the context is part of a verbs_context.
     unsafe {
@@ -221,7 +221,7 @@ fn names_are_resolved_to_addresses() {
     // SAFETY: the address is an IPv4 address.
     let address = unsafe { found.ai_src_addr.cast::<libc::sockaddr_in>().read() };
     assert_eq!((address.sin_port, address.sin_addr.s_addr.to_ne_bytes()), (7_u16.to_be(), [127, 4, 5, 6]));
-    // Without a type, the resolver's first result determines it.
+    // Without a type in the hints, the resolver's first result determines the type.
     let active = Info::find(Ipv4Addr::new(127, 4, 5, 6), 7, &hints(0, RDMA_PS_TCP, 0));
     // SAFETY: it is not freed yet.
     let found = unsafe { &*active.0 };

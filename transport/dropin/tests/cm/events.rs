@@ -1,4 +1,4 @@
-//! librdmacm's functions on asynchronous ids: several ids on one channel, both sides in this process.
+//! Tests of librdmacm's functions on asynchronous ids, with several ids per channel and both sides in this process.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -55,7 +55,7 @@ impl Connected {
     }
 }
 
-/// Creates a QP by libibverbs alone, in RESET, with an SRQ.
+/// Creates a QP with libibverbs alone, in RESET and with an SRQ.
 fn own_qp(id: *mut rdma_cm_id) -> (*mut ibv_qp, *mut ibv_srq, *mut ibv_cq) {
     // SAFETY: the id is not destroyed yet, and its device is never closed.
     unsafe {
@@ -76,7 +76,7 @@ fn qp_assigned_to_id_is_brought_up() {
     let (listener, at) = far_channel.listener(address(), RDMA_PS_TCP);
     let near = near_channel.resolved(address(), at, RDMA_PS_TCP);
     let near_own = own_qp(near);
-    // SAFETY: the ids are not destroyed yet, nor are their QPs before they are taken out.
+    // SAFETY: the ids are not destroyed yet, and their QPs are not destroyed before they are removed from the ids.
     unsafe {
         (*near).qp = near_own.0;
         connect(near, &mut with(b"")).unwrap();
@@ -88,7 +88,7 @@ fn qp_assigned_to_id_is_brought_up() {
         near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
-        // Once the QP is taken out of the id, later calls on the id do not change it.
+        // Once the QP is removed from the id, later calls on the id do not change the QP.
         (*near).qp = null_mut();
         call(|| rdma_disconnect(near)).unwrap();
         assert_eq!(state_of(near_own.0), IBV_QPS_RTS);
@@ -119,7 +119,7 @@ fn two_ids_connect_exchange_message_and_disconnect() {
         assert_eq!(state_of((*connected.near).qp), IBV_QPS_ERR);
         connected.near_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
         connected.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-        // The DREQ does not change the QP: the program may still take what has arrived.
+        // The DREQ does not change the QP, because the program may still receive messages that have arrived.
         assert_eq!(state_of((*connected.far).qp), IBV_QPS_RTS);
         // The other side disconnects as well, and gets no second event.
         call(|| rdma_disconnect(connected.far)).unwrap();
@@ -201,7 +201,7 @@ fn rejections_report_their_reason() {
     unsafe { assert_eq!(state_of((*near).qp), IBV_QPS_ERR) };
     destroy(asked.id);
 
-    // Destroying the new id also rejects the request, and so does a missing listener.
+    // A request is also rejected if its id is destroyed, or if there is no listener.
     let second = near_channel.resolved(address(), at, RDMA_PS_TCP);
     create_qp(second);
     connect(second, &mut with(b"")).unwrap();
@@ -237,7 +237,7 @@ fn request_to_unbound_address_is_repeated_before_rejection() {
 #[test]
 fn silent_peer_is_unreachable() {
     let channel = Channel::new();
-    // The socket keeps requests from being refused.
+    // The socket prevents the refusal of requests.
     let at = address();
     let _unread = std::net::UdpSocket::bind((at, 4791)).unwrap();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(at, 9), RDMA_PS_TCP);
@@ -262,7 +262,7 @@ fn id_migrates_with_its_events() {
         assert!(!first.is_readable(Duration::ZERO));
         assert_eq!((*id).channel, second.0);
         second.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-        // Without a channel the id becomes synchronous; a second time is refused.
+        // Without a channel the id becomes synchronous; a second such call is refused.
         call(|| rdma_migrate_id(id, null_mut())).unwrap();
         call(|| rdma_resolve_route(id, 2000)).unwrap();
         assert_eq!(copy((*id).event).kind, RDMA_CM_EVENT_ROUTE_RESOLVED);

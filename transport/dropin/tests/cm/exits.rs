@@ -1,4 +1,4 @@
-//! A process that exits with open connections: the library disconnects its peers.
+//! The library disconnects the peers of a process that exits with open connections.
 
 use super::lab::*;
 use std::net::SocketAddrV4;
@@ -6,7 +6,7 @@ use trunkline_dropin::abi::*;
 use trunkline_dropin::cm::*;
 use trunkline_testkit::same_test;
 
-/// The variable with the address of the exiting process's peer.
+/// Environment variable with the address of the exiting process's peer.
 const PEER: &str = "TRUNKLINE_TEST_PEER";
 
 #[test]

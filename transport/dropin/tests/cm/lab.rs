@@ -1,5 +1,5 @@
-//! Shared by the tests of librdmacm's functions: addresses of this process's device, and the C calls
-//! with their results checked.
+//! Support for the tests of librdmacm's functions, with addresses of this process's device, and C calls whose results
+//! are checked.
 
 use super::common;
 pub(crate) use super::common::{BOUND, Region};
@@ -97,7 +97,7 @@ impl Channel {
         event
     }
 
-    /// Returns the next event, acknowledged.
+    /// Returns a copy of the next event, and acknowledges the event.
     pub(crate) fn next(&self) -> EventCopy {
         let event = self.unacknowledged();
         let taken = copy(event);
@@ -119,7 +119,7 @@ impl Channel {
         id
     }
 
-    /// Returns an id that listens at a free port of `ip`, and the port.
+    /// Returns an id that listens on a free port of `ip`, and its address.
     pub(crate) fn listener(&self, ip: Ipv4Addr, ps: c_uint) -> (*mut rdma_cm_id, SocketAddrV4) {
         let id = self.id(ps);
         let mut at = c_address(ip, 0);
@@ -185,8 +185,7 @@ pub(crate) fn create_qp(id: *mut rdma_cm_id) {
     call(|| unsafe { rdma_create_qp(id, null_mut(), &raw mut init) }).unwrap();
 }
 
-/// Returns the parameters of a connection. They point to the private data, which must live as long as they
-/// do.
+/// Returns the parameters of a connection, which point to `private_data`. The data must outlive the parameters.
 pub(crate) fn with(private_data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: if private_data.is_empty() { null() } else { private_data.as_ptr().cast() },
@@ -248,7 +247,7 @@ pub(crate) fn receive(qp: *mut ibv_qp, srq: *mut ibv_srq, region: &Region) {
     assert_eq!(status, 0);
 }
 
-/// Posts a SEND, to an SRQ for XRC.
+/// Posts a SEND, which goes to an SRQ for XRC.
 pub(crate) fn send(qp: *mut ibv_qp, region: &Region, srq_number: u32) {
     let mut sges = [whole(region)];
     let request = ibv_send_wr { remote_srqn: srq_number, ..common::send(0, &mut sges) };

@@ -1,6 +1,6 @@
-//! librdmacm's functions, called as C programs call them, and by the C program of the conformance items.
+//! Tests of librdmacm's functions through the C interface, including the conformance items in C.
 //!
-//! In real time: a C program sees the system's clock, descriptors and threads.
+//! The tests use real time, because a C program sees the system's clock, descriptors and threads.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,4 +1,4 @@
-//! librdmacm's functions on a host whose routing table has only loopback: a separate network namespace.
+//! Tests of librdmacm's functions in a network namespace whose routing table contains only loopback.
 
 use super::lab::*;
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -1,5 +1,5 @@
-//! The calls that librdmacm and the kernel accept or refuse: the order of steps, addresses, replies that
-//! cannot be sent, the objects of a listener.
+//! Tests of the calls that librdmacm and the kernel accept or refuse. They cover the order of steps, addresses,
+//! replies that cannot be sent, and the objects of a listener.
 
 use super::lab::*;
 use std::ffi::c_int;

@@ -1,4 +1,4 @@
-//! librdmacm's functions from several threads: one serves by epoll, many connect.
+//! Tests of librdmacm's functions with one thread that serves through epoll, and many threads that connect.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -127,7 +127,7 @@ fn destroyed_listener_leaves_no_events_in_its_channel() {
     destroy(near);
 }
 
-/// The state of a thread that waits for an event, for other threads.
+/// State of a thread that waits for an event, as seen by other threads.
 #[derive(Default)]
 struct Waiter {
     /// Thread id; 0 before the thread waits for an event.
@@ -141,7 +141,7 @@ impl Waiter {
     /// other threads wait, or are about to wait again.
     fn wait(&self, channel: &AtomicPtr<rdma_event_channel>) {
         let (channel, mut event) = (channel.load(Ordering::SeqCst), null_mut());
-        // SAFETY: the function has no requirements.
+        // SAFETY: `gettid` has no preconditions.
         self.thread.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         // SAFETY: the channel is destroyed only when all threads wait for its events.
         let result = call(|| unsafe { rdma_get_cm_event(channel, &raw mut event) });
@@ -157,7 +157,7 @@ impl Waiter {
         self.result.set(result).unwrap();
     }
 
-    /// Returns true if the thread sleeps. After it has stored its id, the thread can only sleep inside the call.
+    /// Returns true if the thread sleeps. After the thread has stored its id, it sleeps only inside the call.
     fn is_asleep(&self) -> bool {
         let stat = format!("/proc/self/task/{}/stat", self.thread.load(Ordering::SeqCst));
         std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))

@@ -1,4 +1,4 @@
-//! Shared by the tests of verbs and of connections: registered memory, work requests and completions.
+//! Registered memory, work requests and completions, for the tests of verbs and of connections.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// The bound of every wait, long enough for a loaded machine.
+/// Time limit of every wait, long enough for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// Registered bytes, deregistered on drop.
@@ -49,7 +49,7 @@ impl Drop for Region {
     }
 }
 
-/// A send request of a gather list.
+/// Returns a send request with a gather list.
 pub(crate) fn send(wr_id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     ibv_send_wr {
         wr_id,
@@ -103,7 +103,7 @@ pub(crate) fn completions(cq: *mut ibv_cq, count: usize) -> Vec<ibv_wc> {
     while got.len() < count {
         let mut batch = [ibv_wc::default(); 8];
         let room = batch.len().min(count - got.len());
-        // SAFETY: the CQ is not destroyed yet, and the array has room for as many.
+        // SAFETY: the CQ is not destroyed yet, and the array has room for that number of completions.
         let found = unsafe {
             (*(*cq).context).ops.poll_cq.unwrap()(cq, c_int::try_from(room).unwrap(), batch.as_mut_ptr())
         };

@@ -1,4 +1,4 @@
-//! Completion queues: extended ones, channels, resizing.
+//! Tests of extended completion queues, channels and resizing.
 
 use super::lab::{BOUND, Lab, Region, completions, post, post_receive, request, send};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -118,7 +118,7 @@ fn channel_blocks_unless_its_descriptor_is_non_blocking() {
         assert_eq!(waiter.join().unwrap(), 0);
         completions(cq, 2);
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
-        // Two events were taken: destroying the CQ waits for their acknowledgement.
+        // Two events were taken, so destroying the CQ waits for their acknowledgement.
         let destroyer = std::thread::spawn({
             let cq = cq.expose_provenance();
             move || ibv_destroy_cq(with_exposed_provenance_mut(cq))

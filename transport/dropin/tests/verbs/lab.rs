@@ -1,5 +1,4 @@
-//! Shared by the tests: one device per test process at its own address, and the usual steps of C
-//! programs.
+//! Support for the tests, with one device per test process at a separate address, and the usual steps of C programs.
 
 pub(crate) use super::common::{BOUND, Region, completions, post, post_receive, receive, send};
 use std::ffi::c_uint;

@@ -1,6 +1,6 @@
-//! The functions of libibverbs as a C program calls them, on one device in one process.
+//! Tests of libibverbs' functions through the C interface, on one device in one process.
 //!
-//! In real time: a C program sees the system's clock, descriptors and threads.
+//! The tests use real time, because a C program sees the system's clock, descriptors and threads.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,4 +1,4 @@
-//! Querying the device, registering memory, and refused calls.
+//! Tests of device queries, memory registration and refused calls.
 
 use super::lab::{Lab, request};
 use std::ffi::c_void;
@@ -138,7 +138,7 @@ fn read_only_memory_is_not_registered_for_writing() {
         assert_ne!(pages, libc::MAP_FAILED);
         let last = pages.byte_add(4096);
         assert_eq!(libc::mprotect(last, 4096, libc::PROT_READ), 0);
-        // A kernel without this check accepts the registration.
+        // A kernel without `MADV_POPULATE_WRITE` cannot check this, and the registration succeeds.
         let is_told = libc::madvise(pages, 4096, libc::MADV_POPULATE_WRITE) == 0;
         for (start, length, is_writable) in [(pages, 4096, true), (pages, 4097, false), (last, 64, false)] {
             for access in [IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ] {

@@ -1,4 +1,4 @@
-//! Posting work requests, by lists and by `ibv_wr_*`.
+//! Tests of posting work requests with lists and with `ibv_wr_*`.
 
 use super::lab::{Lab, Region, completions, post, post_receive, receive, request, send};
 use std::ptr::null_mut;

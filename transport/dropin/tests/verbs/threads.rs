@@ -1,4 +1,4 @@
-//! Several threads on one QP and one CQ.
+//! Tests of several threads that share one QP and one CQ.
 
 use super::lab::{Lab, Region, completions, post, post_receive, request, send};
 use std::collections::HashSet;

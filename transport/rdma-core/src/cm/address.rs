@@ -1,12 +1,12 @@
-//! Conversions between socket addresses of Rust and of C.
+//! Conversions between Rust and C socket addresses.
 
 use libc::{sockaddr_storage, socklen_t};
 use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::from_ref;
 
-/// An address in C, with the length of its family, since the kernel accepts no other length. nix's
-/// `SockaddrStorage` has the length of the largest family.
+/// A C address with the length of its family, since the kernel accepts no other length. The length of nix's
+/// `SockaddrStorage` is the largest family's.
 #[derive(Clone, Copy)]
 pub(super) enum CAddress {
     V4(SockaddrIn),
@@ -40,7 +40,7 @@ impl CAddress {
     }
 }
 
-/// Returns the address in a storage of librdmacm; `None` if the storage holds no address.
+/// Returns the address in a storage of librdmacm; `None` if the storage is empty.
 pub(super) fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family, and any bits are valid for it.
     let address = unsafe { SockaddrStorage::from_raw(from_ref(storage).cast(), None) }?;

@@ -1,8 +1,8 @@
 //! Moves an attached QP through its states, as librdmacm does for an id that has a QP.
 //!
-//! The attributes are passed from the kernel's connection manager to the device unchanged: a [`QpModify`]
-//! would lose attributes that only some links have (service level, LID). The QP cannot be destroyed during
-//! a change, but between two changes.
+//! The attributes are passed unchanged from the kernel's connection manager to the device, because a [`QpModify`]
+//! would lose attributes that only some links have (service level, LID). The QP can be destroyed between two changes,
+//! but not during one.
 
 use super::endpoint::RawId;
 use super::error::{Asked, check};
@@ -17,9 +17,9 @@ use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 /// Limits of READs and atomics; `None` for the values that both sides agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
-    /// Maximum number of READs and atomics that the QP serves at once.
+    /// Maximum number of READs and atomics that the QP serves concurrently.
     pub(super) resources: Option<u8>,
-    /// Maximum number of outstanding READs and atomics of the QP.
+    /// Maximum number of READs and atomics that the QP issues concurrently.
     pub(super) depth: Option<u8>,
 }
 
@@ -52,10 +52,10 @@ pub(super) fn to_error(qp: &Qp) {
     }
 }
 
-/// Returns the attributes that bring a QP of the endpoint's connection to a state.
+/// Returns the attributes that move a QP of the endpoint's connection to `state`.
 ///
 /// # Errors
-/// [`VerbsError::Invalid`] if the endpoint does not have them yet.
+/// Returns [`VerbsError::Invalid`] if the endpoint does not have the attributes yet.
 pub(super) fn named_changes(id: RawId, state: QpState) -> Result<QpModify, VerbsError> {
     let (attributes, mask) = changes(id, state)?;
     Ok(convert::to_modify(&attributes, mask.cast_unsigned()))

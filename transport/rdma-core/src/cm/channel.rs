@@ -1,6 +1,6 @@
 //! Event channels of endpoints.
 //!
-//! Owns an event channel of librdmacm, and an epoll descriptor for it and for the descriptors of
+//! A channel consists of an event channel of librdmacm, and of an epoll descriptor for it and for the descriptors of
 //! synchronous listeners. All are non-blocking; programs wait for the epoll descriptor.
 
 use super::endpoint::RawId;
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{CmChannel, CmEvent, VerbsError};
 
-/// The number of ready descriptors that are read by one call.
+/// Number of ready descriptors read per call.
 const READY: usize = 16;
 /// The event channel's token in epoll. A listener's token is its number, which is at least 1.
 const EVENT_CHANNEL: u64 = 0;
@@ -35,7 +35,7 @@ const EVENT_CHANNEL: u64 = 0;
 pub(super) struct Channel {
     raw: NonNull<rdma_event_channel>,
     epoll: Epoll,
-    /// Counts the reads. Each read begins with another listener, which prevents starvation.
+    /// Counts the reads. Each read begins with a different listener, which prevents starvation.
     turn: AtomicUsize,
     shared: Arc<CmState>,
 }
@@ -65,9 +65,9 @@ pub(super) fn own_channel(
 
 /// The result of reading a descriptor.
 pub(super) enum Taken {
-    /// There was no event.
+    /// No event was available.
     Nothing,
-    /// There was an event that is not reported to programs.
+    /// The event is not reported to programs.
     Ignored,
     Event(CmEvent),
 }
@@ -100,13 +100,13 @@ impl Channel {
         Ok(self.epoll.add(descriptor, event).map_err(io::Error::from)?)
     }
 
-    /// Begins to read requests of a synchronous listener. The caller holds the lock.
+    /// Begins to read requests from a synchronous listener. The caller holds the lock.
     pub(super) fn listen_at(&self, number: u64, raw: RawId) -> Result<(), VerbsError> {
         // SAFETY: the id is synchronous, and the lock is held, so it is not destroyed.
         self.watch(unsafe { own_descriptor(raw) }, number)
     }
 
-    /// Stops reading requests of a synchronous listener. The caller holds the lock.
+    /// Stops reading requests from a synchronous listener. The caller holds the lock.
     pub(super) fn forget_listener(&self, raw: RawId) {
         // SAFETY: as in `listen_at`.
         let descriptor = unsafe { own_descriptor(raw) };
@@ -114,11 +114,11 @@ impl Channel {
         let _ = self.epoll.delete(descriptor);
     }
 
-    /// Makes an id report to this channel, together with its waiting events. The caller holds the lock.
+    /// Moves an id and its waiting events to this channel. The caller holds the lock.
     pub(super) fn take_in(&self, raw: RawId) -> Result<(), VerbsError> {
         // SAFETY: the lock is held, so the id is not destroyed; table entries hold their channel.
         check(Asked::Create, unsafe { rdma_migrate_id(raw.pointer(), self.raw()) })?;
-        // The kernel does not wake waiters for events that have moved, so epoll must check the descriptor
+        // The kernel does not wake waiters for moved events, so epoll must check the descriptor
         // again.
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN, EVENT_CHANNEL);
         Ok(self.epoll.modify(self.event_descriptor(), &mut event).map_err(io::Error::from)?)
@@ -130,7 +130,7 @@ impl Channel {
     }
 
     fn next(&self, table: &mut Table) -> Option<CmEvent> {
-        // Events of endpoints come before requests, so that a flood of requests does not delay them.
+        // Events of endpoints are read first, so that a flood of requests does not delay them.
         loop {
             match self.next_of_channel(table) {
                 Taken::Event(event) => return Some(event),
@@ -197,7 +197,7 @@ impl Channel {
             };
         }
         let Some(new) = RawId::new(new) else { return Taken::Ignored };
-        // SAFETY: librdmacm leaves the event with the new id, until that is migrated or destroyed.
+        // SAFETY: librdmacm keeps the event in the new id until the id is migrated or destroyed.
         let copied = unsafe { NonNull::new((*new.pointer()).event).map(|event| event::copy(event)) };
         match copied {
             Some(copied) => {
@@ -226,7 +226,8 @@ impl Channel {
 /// # Safety
 /// The id is synchronous, and is not destroyed during `'a`.
 unsafe fn own_descriptor<'a>(raw: RawId) -> BorrowedFd<'a> {
-    // SAFETY: this function's contract; the channel of a synchronous id exists as long as the id.
+    // SAFETY: by this function's contract the id is synchronous and not destroyed, and its channel exists as long as
+    // the id.
     unsafe { BorrowedFd::borrow_raw((*(*raw.pointer()).channel).fd) }
 }
 

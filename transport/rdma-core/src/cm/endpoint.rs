@@ -1,8 +1,8 @@
 //! Creation of endpoints with `rdma_create_ep`, the only call of librdmacm that waits for the network.
 //!
-//! Only this call creates endpoints for XRC (contract J1, J2). It is called by the resolver's threads, and by
-//! callers that may wait for an endpoint, without a lock. The new id is synchronous, and exclusive to the
-//! caller until the manager adopts it.
+//! Only this call creates endpoints for XRC (contract J1, J2). The resolver's threads call it, and so do callers that
+//! may wait for an endpoint, without holding a lock. The new id is synchronous, and exclusive to the caller until the
+//! manager adopts it.
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
@@ -25,7 +25,8 @@ const PASSIVE: c_int = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawId(NonNull<rdma_cm_id>);
 
-// SAFETY: librdmacm lets any thread use an id, one at a time, which the rules of this module ensure.
+// SAFETY: librdmacm lets any thread use an id, but only one thread at a time, which the rules of the parent module
+// ensure.
 unsafe impl Send for RawId {}
 // SAFETY: a shared `RawId` returns only the pointer, and dereferencing the pointer is unsafe.
 unsafe impl Sync for RawId {}
@@ -39,13 +40,12 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Destroys the id. QPs are not destroyed, because librdmacm does not have them.
+    /// Destroys the id. QPs are not destroyed, because they are not attached in librdmacm.
     ///
     /// # Safety
-    /// The id is not used after this, and all its events are acknowledged, except one that it keeps itself.
+    /// The id is not used after this, and all its events are acknowledged, except an event that it keeps itself.
     pub(super) unsafe fn destroy(self) {
-        // SAFETY: the caller upholds this function's contract. `rdma_destroy_ep` also accepts ids from
-        // `rdma_create_id`.
+        // SAFETY: the caller upholds the contract. `rdma_destroy_ep` also accepts ids from `rdma_create_id`.
         unsafe { rdma_destroy_ep(self.pointer()) };
     }
 }
@@ -62,8 +62,8 @@ pub(super) fn create(request: &EndpointRequest) -> Result<RawId, VerbsError> {
         EndpointSide::Active { .. } => Asked::Resolve,
         EndpointSide::Passive { .. } => Asked::Bind,
     };
-    // SAFETY: the result is local, and the address information belongs to librdmacm. There is neither a PD
-    // nor attributes, since QPs are created in the program's domain.
+    // SAFETY: the result is local, and the address information belongs to librdmacm. PD and attributes are null, since
+    // QPs are created in the program's domain.
     check(asked, unsafe { rdma_create_ep(&raw mut raw, info.0.as_ptr(), null_mut(), null_mut()) })?;
     RawId::new(raw).ok_or(VerbsError::Gone)
 }
@@ -87,7 +87,7 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Checks a port space: UDP needs UD QPs, which this adapter does not have.
+/// Checks a port space. UDP is refused because it requires UD QPs, which this crate does not support.
 pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> {
     match port_space {
         PortSpace::Udp => Err(VerbsError::NotSupported("port space UDP over librdmacm")),
@@ -157,11 +157,11 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
     }
 }
 
-/// Returns the name of the device that has an address.
+/// Returns the name of the device with this address.
 ///
 /// # Errors
-/// [`VerbsError::AddressNotAvailable`] if the devices lack the address, [`VerbsError::Invalid`] for an
-/// unspecified address, and librdmacm's error without devices.
+/// Returns [`VerbsError::AddressNotAvailable`] if no device has the address, [`VerbsError::Invalid`] for an
+/// unspecified address, and librdmacm's error if there are no devices.
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     let _held = HeldStdio::take()?;
     let mut raw = null_mut();

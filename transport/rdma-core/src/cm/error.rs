@@ -21,12 +21,12 @@ pub(super) enum Asked {
     QpChanges,
 }
 
-/// Checks the result of a C function: `Ok` for 0, else the error of the last C call of this thread.
+/// Converts the result of a C function. Returns `Ok` for 0, and otherwise the error of this thread's last C call.
 pub(super) fn check(asked: Asked, status: c_int) -> Result<(), VerbsError> {
     if status == 0 { Ok(()) } else { Err(last(asked)) }
 }
 
-/// Returns the error of the last C call of this thread.
+/// Returns the error of this thread's last C call.
 pub(super) fn last(asked: Asked) -> VerbsError {
     named(asked, last_errno())
 }
@@ -35,8 +35,7 @@ pub(super) fn last(asked: Asked) -> VerbsError {
 pub(super) fn named(asked: Asked, errno: c_int) -> VerbsError {
     match errno {
         libc::EADDRINUSE => VerbsError::AddressInUse("another endpoint is bound to this port"),
-        // The kernel returns these errnos for an address that no RDMA device has, and for a route from such an
-        // address.
+        // The kernel returns these errnos for an address without an RDMA device, and for a route from such an address.
         libc::EADDRNOTAVAIL | libc::ENODEV if asked == Asked::Resolve => VerbsError::AddressNotAvailable(
             "no RDMA device leads there from the local address, as none does from a loopback address to \
              another host (`ip route get`, `rdma link`)",

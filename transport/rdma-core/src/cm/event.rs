@@ -1,7 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event and the data that it points to are valid until it is acknowledged, so the needed parts are
-//! copied first. Kinds, lengths and states come from the kernel and are checked nevertheless.
+//! An event and its data are valid until the event is acknowledged, so the needed parts are copied first. Kinds,
+//! lengths and states are checked although they come from the kernel.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -10,10 +10,10 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason, UnreachableCause};
 
-/// Copied content of an event, which may be acknowledged already.
+/// Copied content of an event that may already be acknowledged.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// Number of the endpoint of the event; for a request, of the listener.
+    /// Number of the event's endpoint, or of the listener for a request.
     pub(super) number: u64,
     /// `rdma_cm_event_type`.
     pub(super) code: u32,
@@ -21,7 +21,7 @@ pub(super) struct Copied {
     pub(super) status: c_int,
     /// The connection's parameters; the default if the event has none.
     pub(super) parameters: ConnectParameters,
-    /// Private data of the full size that the event names.
+    /// Private data, with the full length given by the event.
     pub(super) private_data: Vec<u8>,
 }
 
@@ -51,8 +51,8 @@ pub(super) unsafe fn copy(event: NonNull<rdma_cm_event>) -> Copied {
             | code::RDMA_CM_EVENT_DISCONNECTED
     );
     if has_parameters {
-        // SAFETY: librdmacm zeroes the union, and for events of connected ids writes this member; this
-        // module creates no other ids.
+        // SAFETY: librdmacm zeroes the union, and writes this member for events of connected ids. This module creates
+        // no other ids.
         let conn = unsafe { event.param.conn };
         copied.parameters = parameters(&conn);
         if !conn.private_data.is_null() {
@@ -95,7 +95,7 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
 }
 
 impl Copied {
-    /// Returns the kind of the program's event, if the program gets one. Requests and responses are not
+    /// Returns the kind of the program's event, if the event is reported. Requests and responses are not
     /// converted here, since they need the endpoint.
     pub(super) fn kind(&self) -> Option<CmEventKind> {
         let failed = |asked| CmEventKind::AddressError(named(asked, self.status.saturating_abs()));

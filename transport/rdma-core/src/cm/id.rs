@@ -1,7 +1,7 @@
 //! An endpoint.
 //!
-//! Owns its entry in the manager's table, and with that librdmacm's id; both are removed when it is
-//! dropped. The id is used with the manager's lock held, which keeps it from being destroyed.
+//! An [`Id`] is an entry in the manager's table together with librdmacm's id. Both are removed when it is dropped. The
+//! id is used only with the manager's lock held, which keeps it from being destroyed.
 
 use super::address::{self, CAddress};
 use super::bring_up::{self, Limits, own_qp};
@@ -22,7 +22,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Time for which the kernel resolves an address or a route, in milliseconds; as in `rdma_create_ep`.
+/// Time limit for resolving an address or a route in the kernel, in milliseconds. Same as in `rdma_create_ep`.
 pub(super) const RESOLVE_MS: c_int = 2000;
 /// `RDMA_OPTION_ID` and its options.
 const OPTION_ID: c_int = 0;
@@ -39,7 +39,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Creates the endpoint of a table entry. Dropping it removes the entry and destroys the id.
+    /// Creates the endpoint for a table entry. Dropping it removes the entry and destroys the id.
     pub(super) fn new(number: u64, shared: Arc<CmState>) -> Self {
         Self { number, shared }
     }
@@ -55,7 +55,7 @@ impl Id {
         self.with(|entry| check(asked, call(entry.raw.pointer())))
     }
 
-    /// Checks that the device of the endpoint's address is this one.
+    /// Checks that the endpoint's address belongs to this device.
     fn is_at_ours(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
             // SAFETY: the lock is held, so the id is neither destroyed nor used by another thread.
@@ -75,7 +75,7 @@ impl CmId for Id {
 
     fn local_address(&self) -> SocketAddr {
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-        // SAFETY: the lock is held, so the id is not destroyed. The union is numbers in every member.
+        // SAFETY: the lock is held, so the id is not destroyed. Each member of the union consists of numbers.
         let local = |entry: &mut Entry| unsafe {
             Ok(address::read(&(*entry.raw.pointer()).route.addr.src_addr_union.src_storage))
         };
@@ -83,7 +83,7 @@ impl CmId for Id {
     }
 
     fn peer_address(&self) -> Option<SocketAddr> {
-        // SAFETY: the lock is held, so the id is not destroyed. The union is numbers in every member.
+        // SAFETY: the lock is held, so the id is not destroyed. Each member of the union consists of numbers.
         let peer = |entry: &mut Entry| unsafe {
             Ok(address::read(&(*entry.raw.pointer()).route.addr.dst_addr_union.dst_storage))
         };
@@ -256,7 +256,7 @@ impl CmId for Id {
                 return Ok(());
             }
             if entry.is_synchronous {
-                // The other channel watches the listener's descriptor, with the requests that wait there.
+                // The new channel watches the listener's descriptor, where requests may be waiting.
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {

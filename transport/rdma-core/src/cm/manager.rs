@@ -1,6 +1,6 @@
 //! The table of a device's endpoints, and the creation of endpoints.
 //!
-//! Owns the lock of everything in this module; the module's documentation has the rules.
+//! The table's lock covers the whole `cm` module, whose documentation states the rules.
 
 use super::channel::{Channel, own_channel};
 use super::endpoint::{self, RawId, check_port_space, port_space};
@@ -43,7 +43,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) raw: RawId,
-    /// The channel that it reports to, which lives as long as the endpoint.
+    /// The endpoint's channel, which lives as long as the endpoint.
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
@@ -52,13 +52,12 @@ pub(super) struct Entry {
     pub(super) is_listening: bool,
     /// True if the program has set the ACK timeout. `connect` then does not change it.
     pub(super) has_ack_timeout: bool,
-    /// True if the program got the event that the endpoint failed on this side. The peer's reaction is then
-    /// not reported.
+    /// True if the program got an event for a failure on this side. The peer's reaction is then not reported.
     pub(super) has_failed: bool,
 }
 
 impl CmState {
-    /// Locks everything in this module.
+    /// Locks the table.
     pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,8 +72,7 @@ impl CmState {
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Adds an id that reports to `channel`, or to a separate channel, to the table, and assigns its
-    /// number.
+    /// Adds an id to the table and assigns its number. The id reports to `channel`, or to a separate channel.
     ///
     /// # Safety
     /// The id is not destroyed, and it is not shared, or the lock was held since its creation.
@@ -103,7 +101,7 @@ impl CmState {
         number
     }
 
-    /// Creates an endpoint from an id of [`endpoint::create`].
+    /// Creates an endpoint from an id that [`endpoint::create`] returned.
     pub(super) fn adopt(
         self: &Arc<Self>,
         raw: RawId,
@@ -133,7 +131,7 @@ impl CmState {
     }
 }
 
-/// Returns a number that no other endpoint of the process has or had.
+/// Returns a number that is unique among all endpoints of the process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -174,7 +172,7 @@ impl ConnectionManager for Manager {
             rdma_create_id(channel.raw(), &raw mut raw, null_mut(), port_space(space))
         })?;
         let raw = RawId::new(raw).ok_or(VerbsError::Gone)?;
-        // SAFETY: it was created above, with the lock held.
+        // SAFETY: the id was created above, with the lock held.
         let number = unsafe { self.shared.enter(&mut table, raw, channel, qp_type, false) };
         Ok(Arc::new(Id::new(number, Arc::clone(&self.shared))))
     }

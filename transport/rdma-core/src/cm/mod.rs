@@ -1,4 +1,4 @@
-//! Connections: the rdma_cm endpoints of [`trunkline_verbs`] over librdmacm.
+//! The rdma_cm endpoints of [`trunkline_verbs`], over librdmacm.
 //!
 //! | file | owns |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | `event` | copies of librdmacm's events |
 //! | `address`, `error` | conversions |
 //!
-//! The device calls this and has one [`Manager`]; programs use the traits.
+//! Each device has one [`Manager`]. Programs use the traits.
 //!
 //! Rules for this module:
 //!

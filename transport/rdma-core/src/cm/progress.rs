@@ -1,8 +1,7 @@
 //! Translation of librdmacm's events to the program's.
 //!
-//! Performs the steps in between: a request becomes an endpoint, a peer's reply brings the attached QP up,
-//! and the end of a connection moves it to ERR. `channel` reads the events and calls this with the manager's
-//! lock held.
+//! Creates an endpoint for a request, brings the attached QP up for a peer's reply, and moves it to ERR at the end of
+//! a connection. `channel` reads the events and calls these functions with the manager's lock held.
 
 use super::bring_up;
 use super::channel::Taken;
@@ -27,8 +26,8 @@ pub(super) fn request(
 ) -> Taken {
     let listener = table.entries.get(&copied.number);
     let listener = listener.map(|listener| (listener.qp_type, Arc::clone(&listener.channel)));
-    // A listener at the wildcard address also gets requests at other devices. SAFETY: librdmacm has just
-    // returned the id, so no other code uses it.
+    // A listener on the wildcard address also receives requests to other devices. SAFETY: librdmacm has just returned
+    // the id, so no other code uses it.
     let fits = unsafe { shared.is_ours(new) };
     let adopted = match listener {
         Some((qp_type, channel)) if fits => {
@@ -107,8 +106,8 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
 
 /// Brings the QP up after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    // Enter INIT again: before the request is sent, the kernel's connection manager grants the peer no access
-    // rights.
+    // Enter INIT again, because the kernel's connection manager grants the peer no access rights before the request is
+    // sent.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;
     // SAFETY: the caller holds the lock, so the id is not destroyed.

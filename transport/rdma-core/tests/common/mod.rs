@@ -1,4 +1,4 @@
-//! The device that the tests run on: the first one of the host, opened twice.
+//! The device under test, which is the host's first device, opened twice.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ pub(crate) struct OnHost {
 }
 
 impl OnHost {
-    /// Returns the device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that is
-    /// not link-local; the error is the reason why there is none.
+    /// Returns the device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that is not
+    /// link-local. The error gives the reason why none is found.
     pub(crate) fn find() -> Result<Self, String> {
         Ok(Self::all(std::env::var("TRUNKLINE_DEVICE").ok().as_deref())?.remove(0))
     }
 
-    /// Returns the device of that name, or the first, at each of its RoCE v2 addresses that is not
-    /// link-local. There is at least one.
+    /// Returns the device with that name, or the first, once for each RoCE v2 address that is not link-local. The list
+    /// is not empty.
     pub(crate) fn all(name: Option<&str>) -> Result<Vec<Self>, String> {
         let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
         let mut names = devices.into_iter().map(|info| info.name);
@@ -50,8 +50,8 @@ impl OnHost {
         RdmaCore.open(&self.device)
     }
 
-    /// Returns true if the device is the kernel's soft RoCE, whose deviations are known. Only that driver names the
-    /// network interface that it uses.
+    /// Returns true if the device is the kernel's soft RoCE, whose deviations are known. Only its driver names the
+    /// network interface in use.
     fn is_rxe(&self) -> bool {
         Path::new("/sys/class/infiniband").join(&self.device).join("parent").exists()
     }

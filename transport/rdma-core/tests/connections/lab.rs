@@ -1,7 +1,7 @@
 //! A device to test on, and the common steps of connection tests.
 //!
-//! Any device will do: the kernel's, or the software device by its drop-in libraries
-//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without one each test is skipped with a message, or fails if
+//! The tests run on any device of the kernel, or on the software device through its drop-in libraries
+//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without a device each test is skipped with a message, or fails if
 //! `TRUNKLINE_REQUIRE_DEVICE` is set.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// Bound of every wait, long enough for a loaded machine.
+/// Time limit of every wait, long enough for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A device with the objects that QPs need.
@@ -28,7 +28,7 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Returns the first device; `None` with a message if there is none.
+    /// Opens the first device. Without a device, prints a message and returns `None`.
     pub(crate) fn open() -> Option<Self> {
         let test = std::thread::current().name().unwrap_or("a test").to_owned();
         let devices = RdmaCore.devices().unwrap_or_default();
@@ -61,7 +61,7 @@ impl Lab {
         Some(Self { device, addresses, pd, cq, xrcd })
     }
 
-    /// Returns the types of connection that the device supports, by the types of the QPs on both sides.
+    /// Returns the connection types that the device supports, as pairs of QP types.
     pub(crate) fn types(&self) -> Vec<(QpType, QpType)> {
         let mut types = vec![(QpType::Rc, QpType::Rc)];
         if self.xrcd.is_some() {
@@ -72,7 +72,7 @@ impl Lab {
         types
     }
 
-    /// Returns a reachable address at which nothing replies; `None` with a message if none is known.
+    /// Returns a reachable address at which nothing replies. If none is known, prints a message and returns `None`.
     pub(crate) fn nobody(&self) -> Option<(SocketAddr, UdpSocket)> {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];
@@ -123,7 +123,7 @@ impl Lab {
         self.device.connection_manager().create_endpoint(&active(to, qp_type), on).unwrap()
     }
 
-    /// Requests a connection from `to`, with a QP attached.
+    /// Requests a connection to `to`, with a QP attached.
     pub(crate) fn request(
         &self,
         to: SocketAddr,
@@ -138,7 +138,7 @@ impl Lab {
         (id, qp)
     }
 
-    /// Requests a connection for a QP that is only named: the program handles the reply itself.
+    /// Requests a connection for a QP that is named but not attached. The program handles the reply itself.
     pub(crate) fn request_by_hand(
         &self,
         to: SocketAddr,

@@ -1,6 +1,6 @@
 //! Connections through librdmacm, on the first device of the host.
 //!
-//! In real time, because the device is the kernel's or another library's.
+//! The tests run in real time, because the device belongs to the kernel or another library.
 #![cfg(feature = "rdma-core")]
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -240,13 +240,13 @@ fn endpoints_migrate_with_their_events() {
         let (near_id, _near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
         let (far_id, ..) = next_request(&far);
         let _far_qp = lab.accept(&far_id, types.1, b"");
-        // Wait until the reply has arrived, without taking its event.
+        // Wait until the reply has arrived, but do not take its event.
         assert!(lab::wait_readable(&*near, BOUND));
         near_id.migrate(&other).unwrap();
         assert_kind!(next(&other), near_id, CmEventKind::Established);
         assert_kind!(next(&far), far_id, CmEventKind::Established);
         assert!(near.next_event().is_none());
-        // A listener with a separate descriptor, at which a request waits.
+        // A listener with a separate descriptor and a waiting request.
         let (late_id, _late_qp) = lab.request(listener.local_address(), types.0, &near, b"late");
         assert!(lab::wait_readable(&*far, BOUND));
         listener.migrate(&other).unwrap();
@@ -272,7 +272,7 @@ fn one_descriptor_announces_requests_of_all_listeners() {
     assert_eq!(asked.iter().map(|id| id.local_address().port()).collect::<Vec<_>>(), ports);
 }
 
-/// Endpoints are destroyed while their events wait, arrive, or are read.
+/// Endpoints are destroyed while their events are waiting, arriving, or being read.
 #[test]
 fn endpoints_can_be_dropped_at_any_time() {
     let Some(lab) = Lab::open() else { return };
@@ -284,7 +284,7 @@ fn endpoints_can_be_dropped_at_any_time() {
             let asking: Vec<_> = (0..8).map(|_| lab.request(to, types.0, &near, b"")).collect();
             std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
-                    // Takes events meanwhile and drops them at once, with the endpoints of requests.
+                    // Takes events meanwhile, and drops them with the endpoints of requests.
                     for _ in 0..200 {
                         drop((near.next_event(), far.next_event()));
                         std::thread::yield_now();
@@ -328,7 +328,7 @@ fn each_background_request_for_endpoint_finishes_once() {
         drop(next_request(&far));
         assert_kind!(next(&near), id, CmEventKind::Rejected(_));
     }
-    // Failures are reported in the same way: dead addresses and invalid requests.
+    // Failures for dead addresses and invalid requests are reported in the same way.
     let (done, finished) = mpsc::channel();
     let ask = |request: EndpointRequest| {
         let done = done.clone();
@@ -373,8 +373,8 @@ fn device_for_finds_device_of_address() {
     assert!(device_for([0, 0, 0, 0].into()).is_err());
 }
 
-/// A command of the environment removes the device, as `rdma link delete` does. It returns when all objects
-/// of the device are closed.
+/// A command from the environment, such as `rdma link delete`, removes the device. It returns when all objects of the
+/// device are closed.
 #[test]
 fn every_endpoint_gets_event_when_device_is_removed() {
     let Ok(command) = std::env::var("TRUNKLINE_REMOVE_COMMAND") else {

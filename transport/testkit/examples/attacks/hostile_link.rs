@@ -59,7 +59,7 @@ impl Link for HostileLink {
             let changed = self.peer.outgoing(source, destination, bytes);
             match socket.send_to(changed.as_deref().unwrap_or(bytes), destination) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Any other error loses the datagram, as a network may.
+                // Any other error drops the datagram, as a network may.
                 Ok(_) | Err(_) => done += 1,
             }
         }

@@ -1,10 +1,10 @@
-//! Attacks on running nodes, and claims that must hold meanwhile. `deploy/checks/40-garbage.sh`,
+//! Attacks on running nodes, and claims that must hold during them. `deploy/checks/40-garbage.sh`,
 //! `deploy/checks/45-attacks.sh` and `deploy/checks/50-identity.sh` run this program.
 //!
-//! Each attack starts honest nodes in separate processes, and attacks them from outside within the threat
-//! model of `docs/book/src/why/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
-//! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same
-//! source can be built next to any version.
+//! Each attack starts honest nodes in separate processes, and attacks them from outside, within the threat model of
+//! `docs/book/src/why/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
+//! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same source
+//! can be built next to any version.
 
 mod forge;
 mod garbage;
@@ -86,8 +86,8 @@ struct Plan {
     /// Gives the nodes identities.
     #[arg(long)]
     identities: bool,
-    /// Network namespace of the servers, with the addresses 10.99.0.1 to 10.99.0.8. The others and this process are in another one, with
-    /// 10.98.0.0/24. Without it, all are at loopback addresses.
+    /// Network namespace of the servers, with the addresses 10.99.0.1 to 10.99.0.8. The other nodes and this process
+    /// are in another namespace, with 10.98.0.0/24. Without it, all use loopback addresses.
     #[arg(long)]
     far: Option<PathBuf>,
     /// Nodes that reconnect to a restarted server. Two cores take 500.

@@ -1,7 +1,7 @@
-//! Peers built from verbs by hand, which may send a node any frame, and forged connection requests.
+//! Peers built directly on verbs, which can send any frame, and forged connection requests.
 //!
-//! Owns the private data of a request as bytes, so that the tests of these peers also fix the layout of the
-//! handshake.
+//! This module encodes the private data of a request itself, so that the tests of these peers also fix the layout of
+//! the handshake.
 
 use crate::Random;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use trunkline_verbs::{
 /// Reason of a refusal that carries a cookie.
 const UNPROVEN: u8 = 11;
 
-/// Private data of a connection request: the first session of a node.
+/// Private data of the request for a node's first session.
 #[derive(Debug, Clone)]
 pub struct Hello {
     /// Port of the node's listener.
@@ -28,15 +28,15 @@ pub struct Hello {
     pub epoch: u64,
     /// True for RC connections.
     pub is_rc: bool,
-    /// Version of the session protocol, the only one that the node speaks.
+    /// The only version of the session protocol that the node speaks.
     pub version: u8,
     /// Poller that dials.
     pub poller: u16,
     /// Number of pollers of the node.
     pub pollers: u16,
-    /// True if a handshake is to precede the session.
+    /// True if a handshake precedes the session.
     pub has_handshake: bool,
-    /// Cookie of the refusal of an earlier request; zeros in the first.
+    /// Cookie from the refusal of an earlier request; zeros in the first request.
     pub cookie: [u8; 16],
 }
 
@@ -74,7 +74,7 @@ impl Hello {
         bytes.extend([0; 12]);
         bytes.extend(self.poller.to_be_bytes());
         bytes.extend(self.pollers.to_be_bytes());
-        // The kind of connections, and the lowest version spoken, a field that version 2 does not have.
+        // The kind of connections, and the lowest version spoken. Version 2 does not define the second field.
         bytes.extend([if self.is_rc { 2 } else { 1 }, self.version]);
         bytes.extend(self.cookie);
         // The usual UDP port.
@@ -125,7 +125,7 @@ pub struct HandMadePeer {
     pub device: Arc<dyn Device>,
     /// Address of the device.
     pub host: IpAddr,
-    /// Channel of the dials.
+    /// Event channel of the dials.
     pub channel: Arc<dyn CmChannel>,
     /// CQ of its QPs.
     pub cq: Arc<dyn CompletionQueue>,
@@ -134,10 +134,10 @@ pub struct HandMadePeer {
 }
 
 impl HandMadePeer {
-    /// Creates the objects that its QPs share.
+    /// Creates a peer, with the objects that its QPs share.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub fn new(device: Arc<dyn Device>, host: IpAddr) -> Result<Self, VerbsError> {
         let channel = device.connection_manager().create_channel()?;
         let cq = device.create_cq(CqInit { capacity_cqe: 8192, ..CqInit::default() })?;
@@ -145,10 +145,10 @@ impl HandMadePeer {
         Ok(Self { device, host, channel, cq, pd })
     }
 
-    /// Listens on a port, or on any free port for 0.
+    /// Listens on a port, or on any free port if `port` is 0.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub fn listen(
         &self,
         port: u16,
@@ -162,10 +162,10 @@ impl HandMadePeer {
         Ok(listener)
     }
 
-    /// Requests a connection of a new QP.
+    /// Requests a connection for a new QP.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub fn dial(&self, node: SocketAddr, hello: &Hello) -> Result<Dialled, VerbsError> {
         let qp_type = if hello.is_rc { QpType::Rc } else { QpType::XrcIni };
         let side = EndpointSide::Active { remote: node, source: Some(self.host) };
@@ -189,7 +189,7 @@ impl HandMadePeer {
     }
 }
 
-/// Returns the first SRQ's number in the private data of an accepting node.
+/// Returns the number of the first SRQ in an accepting node's private data.
 ///
 /// # Panics
 /// Panics if the private data is too short.
@@ -201,7 +201,7 @@ pub fn first_srq(private_data: &[u8]) -> SrqNumber {
 /// Posts a frame with the work request number 1.
 ///
 /// # Errors
-/// The error of the QP.
+/// Returns the error of the QP.
 pub fn post_frame(qp: &dyn QueuePair, srq: SrqNumber, data: SendData<'_>) -> Result<(), PostError> {
     let flags = SendFlags::SIGNALED;
     qp.post_send(&[SendRequest { wr_id: 1, operation: SendOperation::Send, data, flags, remote_srq: srq }])
@@ -242,10 +242,10 @@ impl Crowd {
     /// First port of the listeners.
     const FIRST_PORT: u16 = 1000;
 
-    /// Dials from this number of ports.
+    /// Dials from several ports.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub fn dial(
         peer: HandMadePeer,
         node: SocketAddr,
@@ -272,11 +272,11 @@ impl Crowd {
         Ok(())
     }
 
-    /// Returns the next decision, and sends the frames of an accepted session. Returns `None` if no
-    /// decision has arrived yet.
+    /// Returns the next decision, and sends the frames of an accepted session. Returns `None` if a decision has not
+    /// arrived yet.
     ///
     /// # Errors
-    /// The error of the device.
+    /// Returns the error of the device.
     pub fn next_decision(&mut self) -> Result<Option<Decision>, VerbsError> {
         while let Some(event) = self.peer.channel.next_event() {
             match event.kind {

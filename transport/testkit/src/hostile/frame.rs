@@ -1,8 +1,8 @@
-//! Changes that a hostile peer makes to the frames of its messages.
+//! Changes by a hostile peer to the frames of its messages.
 //!
-//! A frame begins the payload of a message: kind (1), flags (1), a word (2), grant (2), messages that wait
-//! (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and the word
-//! of a FIN is its number of entries. An announcement follows the header, or the time left after it.
+//! The payload of a message begins with a frame header: kind (1 byte), flags (1), a word (2), grant (2), number of
+//! waiting messages (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and
+//! the word of a FIN is its number of entries. An announcement follows the header, or the time left after it.
 
 use super::Hostility;
 use crate::Random;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// Length of a frame's header in bytes.
 const HEADER: usize = 8;
-/// Kind of a frame that gives credit.
+/// Kind of a frame that grants credit.
 pub const CREDIT: u8 = 1;
 /// Kind of a frame that reports large messages as READ.
 pub const FIN: u8 = 2;
@@ -21,25 +21,25 @@ const BUNDLE: u8 = 4;
 const IGNORED: u8 = 0x0f;
 /// First of the kinds that belong to the upper half.
 const UPPER: u8 = 0x10;
-/// Flag of a frame that ends the session of a node that does not know its kind.
+/// Flag of a frame that ends the session if the receiver does not support its kind.
 pub const CRITICAL: u8 = 1;
 /// Flag of a frame that announces a large message.
 pub const ANNOUNCES: u8 = 2;
-/// Flag of a frame with a time left, and its size in bytes.
+/// Flag of a frame that contains a time left, and the size of that time in bytes.
 const TIME_LEFT: u8 = 4;
 const TIME_LEFT_BYTES: usize = 4;
-/// Grant with which each pair of nodes begins.
+/// Initial grant of each pair of nodes.
 pub const FIRST_GRANT: u16 = u16::MAX - 998;
-/// Offsets in an announcement, which begins with its number: length, address and key.
+/// Offsets of the length, address and key in an announcement, which begins with its number.
 const LENGTH: usize = 8;
 const ADDRESS: usize = 16;
 const RKEY: usize = 24;
-/// Number of bytes that a prying peer READs beside those announced to it.
+/// Number of bytes that a prying peer READs next to the announced memory.
 const BESIDE: u64 = 64;
-/// Number of credits taken beyond the grant: at most the number that a node could grant.
+/// Number of credits used beyond the grant, which is at most the number that a node can grant.
 const BEYOND: u16 = 200;
-/// Number of frames that a garbling peer leaves unchanged before its first change. Every peer sends more
-/// frames than that.
+/// Number of frames that a garbling peer leaves unchanged before its first change. Every peer sends more frames than
+/// this.
 const HONEST: u64 = 10;
 
 /// Builds a frame with a correct header before its payload.
@@ -58,14 +58,14 @@ pub fn build(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
 pub struct Announcement {
     /// Key of the memory.
     pub rkey: u32,
-    /// Address of the memory, as used by the sender's peer.
+    /// Address of the memory, as used in a READ by the receiver.
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
 }
 
 impl Announcement {
-    /// Parses the announcement of a message from its first payload; `None` if it announces nothing.
+    /// Parses the announcement of a message from its first payload; `None` if the message is not announced.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let payload = payload.get(announcement_at(payload)?..)?;
         let number = |at: usize| Some(u64::from_le_bytes(*payload.get(at..)?.first_chunk()?));
@@ -85,7 +85,7 @@ fn announcement_at(payload: &[u8]) -> Option<usize> {
 #[derive(Debug)]
 pub struct HostilePeer {
     hostility: Hostility,
-    /// First grant towards a target: a QP, an SRQ and a poller.
+    /// First grant to each target, which is a QP, an SRQ and a poller.
     grants: BTreeMap<(u32, u32, u8), [u8; 2]>,
     frames: u64,
     random: Random,

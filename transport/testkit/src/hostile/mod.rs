@@ -1,10 +1,10 @@
-//! Peers that break the rules of the session protocol: real nodes behind a link that changes their packets,
-//! so that the other side gets wrong frames in otherwise correct packets.
+//! Peers that violate the session protocol. They are real nodes behind a link that changes their packets, so that the
+//! other side receives wrong frames in otherwise correct packets.
 //!
-//! The peers in `dialer` are built by hand instead.
+//! The peers in `dialer` are built directly on verbs instead.
 //!
-//! Owns the changes of each kind of peer. A link in real time and a simulated network apply them to
-//! datagrams. This module does no I/O, and draws only from the random numbers that it is given.
+//! This module defines the changes of each kind of peer. A link in real time and a simulated network apply them to
+//! datagrams. It performs no I/O, and its only randomness is a given generator.
 
 mod dialer;
 pub mod frame;
@@ -35,7 +35,7 @@ pub enum Hostility {
     Prying,
     /// Always requests more credit, and does not release unused credit.
     Hoarding,
-    /// Has the critical setting [`Hostility::SETTING`], which no version defines.
+    /// Sends the critical setting [`Hostility::SETTING`], which no version defines.
     Advanced,
 }
 
@@ -44,7 +44,7 @@ impl Hostility {
     pub const HOSTILE: [Self; 6] =
         [Self::Stingy, Self::Beyond, Self::Unfinished, Self::Unserved, Self::Garbage, Self::Prying];
 
-    /// Number of the setting that an advanced peer has.
+    /// Number of the setting that an advanced peer sends.
     pub const SETTING: u16 = 0x7abc;
 }
 
@@ -87,15 +87,15 @@ impl Announcement {
     }
 }
 
-/// Returns true if `packet` is the first of a session's message. Packets with a DETH are UD datagrams of
+/// Returns true if `packet` is the first packet of a session's message. Packets with a DETH are UD datagrams of
 /// the connection manager.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());
     begins && packet.deth.is_none()
 }
 
-/// Returns the packet with its payload changed and its ICRC corrected, if it begins a message and the
-/// payload was changed.
+/// Returns the packet with a changed payload and a correct ICRC; `None` if it does not begin a message or the payload
+/// stays the same.
 fn change(
     bytes: &[u8],
     source: SocketAddr,

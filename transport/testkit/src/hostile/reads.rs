@@ -1,4 +1,4 @@
-//! READs that a peer makes of memory that was not announced to it.
+//! READs by a peer of memory that was not announced to it.
 //!
 //! The peer's node is honest, and its link replaces the memory in its READ requests, so the packets belong to a live session.
 
@@ -38,11 +38,11 @@ fn parse(datagram: &[u8]) -> Option<Packet<'_>> {
 pub struct Guess {
     /// True for the other peer's key.
     pub other_key: bool,
-    /// Distance from that key.
+    /// Distance from the chosen key.
     pub key_step: u32,
     /// True for the other peer's address.
     pub other_address: bool,
-    /// Distance from that address.
+    /// Distance from the chosen address.
     pub address_step: u64,
 }
 
@@ -59,15 +59,15 @@ impl Guess {
     }
 }
 
-/// Replaces the READ requests of a node by guesses, all at once: a refused READ ends the session, and with it
-/// the other READs.
+/// Replaces the READ requests of a node with guesses, and sends all guesses at once, because a refused READ ends the
+/// session and with it the other READs.
 #[derive(Debug)]
 pub struct GuessedReads {
     other: ReadSource,
     guesses: Vec<Guess>,
     /// Number of requests to wait for.
     awaited: usize,
-    /// Guesses without an answer, with their packets, by PSN.
+    /// Unanswered guesses and their packets, by PSN.
     asked: BTreeMap<u32, (Guess, Vec<u8>)>,
     /// Number of requests that the node refused.
     pub refused: usize,

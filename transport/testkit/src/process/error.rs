@@ -1,9 +1,9 @@
-//! Errors of driving a process.
+//! Errors of processes that a test controls.
 
 use std::io;
 use std::process::ExitStatus;
 
-/// The reason why a process did not do what the test waited for. `name` is the process's name in the test.
+/// Reason why an operation on a process failed. `name` is the process's name in the test.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages describe the fields")]
@@ -11,7 +11,7 @@ pub enum ProcessError {
     /// The operating system did not start the process.
     #[error("{name} does not start: {cause}")]
     Start { name: String, cause: io::Error },
-    /// A line was written after its input was closed.
+    /// A line was written after the process's input was closed.
     #[error("the input of {name} is closed")]
     InputClosed { name: String },
     /// The process no longer reads, because it has ended or closed its input.
@@ -20,7 +20,7 @@ pub enum ProcessError {
     /// The expected line did not arrive.
     #[error("{name} {}: no {wanted:?}", if *.has_ended { "has ended" } else { "does not answer, it hangs" })]
     Silent { name: String, wanted: String, has_ended: bool },
-    /// An answer is not made of numbers.
+    /// An answer does not consist of numbers.
     #[error("{name} answered {answer:?}, which are not numbers")]
     NotNumbers { name: String, answer: String },
     /// The process cannot be killed or waited for.

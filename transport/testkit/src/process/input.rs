@@ -14,7 +14,7 @@ pub enum NextLine {
     Line(String),
     /// No line is available at the moment.
     NotYet,
-    /// The input has ended, and so should the process.
+    /// The input has ended, so the process should end.
     End,
 }
 
@@ -33,7 +33,7 @@ impl Input {
         Self(receiver)
     }
 
-    /// Returns the next line, if there is one.
+    /// Returns the next line if one is available.
     #[must_use]
     pub fn next_line(&self) -> NextLine {
         match self.0.try_recv() {
@@ -50,11 +50,11 @@ impl Input {
     }
 }
 
-/// Prints a line to standard output and flushes it. It starts a new line even if the test harness has
-/// printed the name of the running test.
+/// Prints a line to standard output and flushes it. Starts a new line first, because the test harness may have printed
+/// the name of the running test.
 ///
 /// # Panics
-/// If standard output is closed, because the test that reads it has ended.
+/// Panics if standard output is closed, because the test that reads it has ended.
 pub fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "\n{text}").and_then(|()| out.flush());

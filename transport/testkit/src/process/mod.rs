@@ -1,9 +1,9 @@
-//! Processes that a test starts and drives: it writes commands to their input, line by line, and waits for
+//! Processes that a test starts and controls. The test writes commands to their input, line by line, and waits for
 //! lines of their output.
 //!
-//! The started process is usually the test binary itself ([`same_test`]) or the program itself. There
-//! [`Input`] and [`print_line`] are the other end of the protocol. A thread per output reads all the time, so
-//! a process never blocks on a full pipe, and every wait has a time limit.
+//! The started process is usually the test binary itself ([`same_test`]) or the program itself. There [`Input`] and
+//! [`print_line`] are the other end of the protocol. A thread per output reads continuously, so a process never blocks
+//! on a full pipe. Every wait has a time limit.
 
 mod error;
 mod input;
@@ -53,11 +53,11 @@ pub fn same_test(module: &str, test: &str) -> Command {
 /// Runs a test once more, in a separate process, and fails if the test fails there. Returns true in that
 /// process.
 ///
-/// Used by tests that inspect or count resources of the whole process: threads, descriptors, heap. `module`
+/// Tests use it to inspect or count resources of the whole process, such as threads, descriptors and the heap. `module`
 /// is the test's `module_path!()`.
 ///
 /// # Panics
-/// When the test does not pass in the separate process.
+/// Panics if the test does not pass in the separate process.
 #[must_use]
 pub fn runs_alone(module: &str, test: &str) -> bool {
     if std::env::var_os(ALONE).is_some() {
@@ -71,20 +71,19 @@ pub fn runs_alone(module: &str, test: &str) -> bool {
     false
 }
 
-/// Returns a command that runs this program again, without arguments yet.
+/// Returns a command that runs this program again, without arguments.
 ///
 /// # Panics
-/// When the path of this program is not known.
+/// Panics if the path of this program is unknown.
 #[must_use]
 pub fn same_program() -> Command {
     Command::new(std::env::current_exe().expect("the path of this program"))
 }
 
-/// Runs a command with this input, and waits until it ends. Input that the command does not read is
-/// dropped.
+/// Runs a command with `input`, and waits until it ends. Unread input is dropped.
 ///
 /// # Errors
-/// The operating system's, when it does not start or its output cannot be read.
+/// Returns the operating system's error if the command cannot be started or its output cannot be read.
 pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = streams.spawn()?;
@@ -94,7 +93,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Returns a test's name for the test harness: its path without the crate.
+/// Returns a test's name for the test harness, which is its path without the crate.
 fn test_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_crate, rest)) => format!("{rest}::{test}"),
@@ -103,11 +102,10 @@ fn test_name(module: &str, test: &str) -> String {
 }
 
 impl Process {
-    /// Starts a process whose input and standard output are connected to this test. The name is for error
-    /// messages.
+    /// Starts a process whose input and standard output are connected to this test. Error messages contain `name`.
     ///
     /// # Errors
-    /// The operating system's, when it does not start.
+    /// Returns the operating system's error if the process cannot be started.
     pub fn start(name: impl Into<String>, command: &mut Command) -> Result<Self, ProcessError> {
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let name = name.into();
@@ -121,7 +119,7 @@ impl Process {
     /// this test's standard error.
     ///
     /// # Errors
-    /// The operating system's, when it does not start.
+    /// Returns the operating system's error if the process cannot be started.
     pub fn start_program(name: impl Into<String>, command: &mut Command) -> Result<Self, ProcessError> {
         let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let name = name.into();
@@ -131,8 +129,8 @@ impl Process {
         }
     }
 
-    /// Takes over a child process. Its streams that are pipes are used, and its standard error is also shown
-    /// on the standard error of this test.
+    /// Takes over a child process. Uses its streams that are pipes, and also shows its standard error on the standard
+    /// error of this test.
     pub fn adopt(name: impl Into<String>, mut child: Child) -> Self {
         let (sender, output) = channel();
         if let Some(stream) = child.stdout.take() {
@@ -146,7 +144,7 @@ impl Process {
         Self { name: name.into(), child, input, output, unread: VecDeque::new(), bound: BOUND }
     }
 
-    /// Sets another time limit for each wait.
+    /// Sets the time limit of each wait.
     #[must_use]
     pub const fn with_bound(mut self, bound: Duration) -> Self {
         self.bound = bound;
@@ -159,28 +157,28 @@ impl Process {
         self.child.id()
     }
 
-    /// Writes a line to its input.
+    /// Writes a line to the process's input.
     ///
     /// # Errors
-    /// When its input is closed or it has ended.
+    /// Returns an error if the input is closed or the process has ended.
     pub fn tell(&mut self, line: &str) -> Result<(), ProcessError> {
         let Some(input) = &mut self.input else {
             return Err(ProcessError::InputClosed { name: self.name.clone() });
         };
-        // Write the line at once, so that a reader never sees half of it.
+        // Write the line at once, so that a reader never reads half of it.
         let written = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
         written.map_err(|cause| ProcessError::Input { name: self.name.clone(), cause })
     }
 
-    /// Closes its input, which ends most test processes.
+    /// Closes the process's input, which ends most test processes.
     pub fn close_input(&mut self) {
         self.input = None;
     }
 
-    /// Returns the next line.
+    /// Returns the next line of the output.
     ///
     /// # Errors
-    /// When the process ended, or printed nothing within the bound.
+    /// Returns an error if the process ended, or printed nothing within the time limit.
     pub fn line(&mut self) -> Result<String, ProcessError> {
         self.line_until(Instant::now() + self.bound, "a line")
     }
@@ -201,7 +199,7 @@ impl Process {
     /// before it are dropped.
     ///
     /// # Errors
-    /// When the process ended before, or printed no such line within the bound.
+    /// Returns an error if the process ended before, or did not print such a line within the time limit.
     pub fn after(&mut self, start: &str) -> Result<String, ProcessError> {
         let end = Instant::now() + self.bound;
         loop {
@@ -212,7 +210,7 @@ impl Process {
         }
     }
 
-    /// Returns the next line that `is_wanted` accepts, if one arrives in time. Lines before it are dropped.
+    /// Returns the next line that `is_wanted` accepts, if one arrives within the duration. Lines before it are dropped.
     pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let end = Instant::now() + within;
         loop {
@@ -226,7 +224,7 @@ impl Process {
     /// Like [`after`](Self::after), but keeps the lines before it for later.
     ///
     /// # Errors
-    /// When the process ended before, or printed no such line within the bound.
+    /// Same as [`after`](Self::after).
     pub fn pick(&mut self, start: &str) -> Result<String, ProcessError> {
         let end = Instant::now() + self.bound;
         let mut others = std::mem::take(&mut self.unread);
@@ -243,21 +241,21 @@ impl Process {
         found
     }
 
-    /// Writes a command and waits for its answer: a line that begins with the command's first word in
+    /// Writes a command and waits for its answer, which is a line that begins with the command's first word in
     /// capitals.
     ///
     /// # Errors
-    /// When the process does not answer.
+    /// Returns an error if the process does not answer.
     pub fn ask(&mut self, command: &str) -> Result<String, ProcessError> {
         self.tell(command)?;
         let word = command.split(' ').next().unwrap_or(command).to_uppercase();
         self.after(&word)
     }
 
-    /// Sends a command whose answer has numbers as `name=value`.
+    /// Sends a command whose answer contains numbers as `name=value`.
     ///
     /// # Errors
-    /// When the process does not answer, or not with numbers.
+    /// Returns an error if the process does not answer, or if a value is not a number.
     pub fn numbers(&mut self, command: &str) -> Result<Numbers, ProcessError> {
         let answer = self.ask(command)?;
         let pairs = answer.split_whitespace().filter_map(|pair| pair.split_once('='));
@@ -269,17 +267,17 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Panics
-    /// When the process has ended and its status was taken.
+    /// Panics if the process has ended and its status was taken.
     pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("a process id");
         kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
     }
 
-    /// Stops the process by SIGSTOP, and waits until it has stopped: its threads continue to run for a
+    /// Stops the process with SIGSTOP, and waits until it has stopped, because its threads continue to run for a
     /// moment after the signal.
     ///
     /// # Panics
-    /// When it does not stop within its bound.
+    /// Panics if the process does not stop within the time limit.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let end = Instant::now() + self.bound;
@@ -293,7 +291,7 @@ impl Process {
     /// Continues the process after [`Process::stop`].
     ///
     /// # Panics
-    /// When the process has ended and its status was taken.
+    /// Panics if the process has ended and its status was taken.
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -302,19 +300,19 @@ impl Process {
         std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default()
     }
 
-    /// Kills the process by SIGKILL, and waits until it has ended.
+    /// Kills the process with SIGKILL, and waits until it has ended.
     ///
     /// # Errors
-    /// The operating system's.
+    /// Returns the operating system's error.
     pub fn kill(&mut self) -> Result<(), ProcessError> {
         let gone = self.child.kill().and_then(|()| self.child.wait());
         gone.map(drop).map_err(|cause| ProcessError::Wait { name: self.name.clone(), cause })
     }
 
-    /// Waits for the exit status, if the process ends in time. Its input stays open.
+    /// Returns the exit status if the process ends within the duration. Its input stays open.
     ///
     /// # Panics
-    /// When the operating system refuses to wait for a child.
+    /// Panics if the operating system cannot wait for the child.
     pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + within;
         loop {
@@ -326,10 +324,10 @@ impl Process {
         }
     }
 
-    /// Closes its input, and waits until the process has ended by itself.
+    /// Closes the process's input, and waits until it has ended by itself.
     ///
     /// # Errors
-    /// When the process is still running after the bound, or ended with a failure.
+    /// Returns an error if the process is still running after the time limit, or ended with a failure.
     pub fn finish(mut self) -> Result<(), ProcessError> {
         self.close_input();
         match self.wait(self.bound) {
@@ -338,10 +336,10 @@ impl Process {
         }
     }
 
-    /// Returns its resident memory in KiB: all of it, and its private part.
+    /// Returns the total and the private resident memory of the process, in KiB.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn resident_kib(&self) -> Result<[u64; 2], ProcessError> {
         let status = self.status();
         let field = |name: &str| {
@@ -374,7 +372,7 @@ fn read(stream: impl Read + Send + 'static, lines: Sender<String>, is_shown: boo
             if is_shown {
                 eprintln!("| {line}");
             }
-            // Lines are no longer awaited, but the process must not block on its output.
+            // Read on even if the receiver is gone, because the process must not block on its output.
             let _ = lines.send(line);
         }
     });

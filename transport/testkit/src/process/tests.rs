@@ -1,12 +1,11 @@
-//! The line protocol against a child that answers, keeps silent, fails and hangs.
+//! Tests of the line protocol with a child that answers, keeps silent, fails or hangs.
 
 use super::*;
 
 const CHILD: &str = "TRUNKLINE_TESTKIT_CHILD";
 const SHORT: Duration = Duration::from_millis(50);
 
-/// The entry point of the child, not a test: it repeats each line in capitals, with an unrelated line before
-/// it.
+/// The entry point of the child, and not a test. It repeats each line in capitals, after an unrelated line.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {

@@ -18,25 +18,25 @@ pub(super) struct EventContent<'a> {
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
     pub(super) parameters: Option<ConnectParameters>,
-    /// In port space UDP: the path to the QP that the peer named.
+    /// Path to the peer's QP, in port space UDP only.
     pub(super) address: ibv_ah_attr,
     /// The id created for a request.
     pub(super) new: Option<Id<'a>>,
 }
 
 impl EventContent<'_> {
-    /// Creates an event without content other than its kind.
+    /// Creates an event with only a kind.
     pub(super) fn plain(event: c_uint) -> Self {
         let address = ibv_ah_attr::default();
         Self { event, status: 0, private_data: Vec::new(), parameters: None, address, new: None }
     }
 
-    /// Returns an event that reports a failure by a positive error number.
+    /// Creates an event that reports a failure with a positive error number.
     pub(super) fn failed(event: c_uint, errno: c_int) -> Self {
         Self { status: -errno, ..Self::plain(event) }
     }
 
-    /// Creates the program's event for an id that already counts it. Private data is truncated to 255 bytes,
+    /// Creates the C structure of the event, for an id that already counts it. Private data is truncated to 255 bytes,
     /// the maximum length in C.
     pub(super) fn hand_out<'e>(self, id: Id<'_>) -> CmEventHandle<'e> {
         let mut private_data = self.private_data;

@@ -1,8 +1,8 @@
 //! Events, as programs take and acknowledge them.
 //!
-//! An event counts as outstanding on its id (for a request, on the listener) until the program acknowledges
-//! it. `translate` creates it from an event of the endpoint, and performs librdmacm's own steps at that
-//! moment; `content` converts it to C.
+//! An event counts as outstanding on its id (for a request, on the listener) until the program acknowledges it. When
+//! the program takes an event of the endpoint, `translate` performs the steps of librdmacm for it, and `content`
+//! converts it to C.
 
 mod content;
 mod translate;
@@ -24,7 +24,7 @@ pub(crate) struct EventObject {
     base: UnsafeCell<rdma_cm_event>,
     /// Target of `param.conn.private_data`.
     _private_data: Vec<u8>,
-    /// Event count of the id that gets the event.
+    /// Event count of the event's id.
     outstanding: Arc<EventCount>,
 }
 
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         let (event, channel) = unsafe { (Out::new(event)?, Handle::new(channel)?) };
         event.write(next(channel)?.as_ptr());
         Ok(0)
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 #[unsafe(export_name = "trunkline_rdma_ack_cm_event")]
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     value(|| {
-        // SAFETY: this function's contract, which the program keeps.
+        // SAFETY: the program upholds this function's contract.
         unsafe { acknowledge(Handle::new(event)?) };
         Ok(0)
     })

@@ -1,5 +1,5 @@
-//! Translation of an endpoint's event to the program's, with librdmacm's own steps in between: a request
-//! creates an id, and a peer's reply brings the id's QP up.
+//! Translation of an endpoint's events to the program's, including the steps that librdmacm performs: it creates an id
+//! for a request, and brings an id's QP up for a peer's reply.
 
 use super::super::fields::{CHANNEL, CONTEXT, GIDS, Id, PORT_SPACE, QP, QP_TYPE};
 use super::super::host::host;
@@ -18,7 +18,7 @@ use trunkline_verbs::{
     UnreachableCause,
 };
 
-/// Converts an endpoint's event to the program's event; `None` if the program gets none.
+/// Converts an endpoint's event to the program's; `None` if the event is not reported.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
         // The program has destroyed the id since. If the id was a listener and the event is a request, the
@@ -34,14 +34,14 @@ pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     }
 }
 
-/// Returns the contents of the program's event, or `None` if the program gets none.
+/// Returns the content of the program's event, or `None` if the event is not reported.
 fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     let CmEvent { kind, private_data, .. } = event;
     let mut facts = lock(&id.facts);
     if facts.awaits_accept {
         return None;
     }
-    // Report a port without a listener as the CM of an RDMA host does.
+    // Report a port without a listener as an RDMA host's CM does.
     let kind = match kind {
         CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
             CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
@@ -112,7 +112,7 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     }
 }
 
-/// Returns the path to the peer of a resolved id, as a UD QP would need it.
+/// Returns the path to a resolved id's peer, in the form for UD QPs.
 fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     let rdma_ib_addr { sgid, dgid, .. } = id.get(GIDS);
     let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
@@ -157,7 +157,7 @@ fn request(
     Some(EventContent { private_data, parameters: Some(parameters), new: Some(id), ..plain })
 }
 
-/// Handles a peer's acceptance: connects an id that has a QP. Without a QP, the program completes the
+/// Handles a peer's acceptance by connecting an id that has a QP. Without a QP, the program completes the
 /// connection.
 fn response(id: Id<'_>, parameters: ConnectParameters, private_data: Vec<u8>) -> EventContent<'static> {
     let event = if id.get(QP).is_null() {

@@ -1,4 +1,4 @@
-//! The address thread, which resolves the addresses of any number of peers at once.
+//! The address thread, which resolves the addresses of any number of peers concurrently.
 
 use super::super::address::CAddress;
 use super::super::endpoint::RawId;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::HeldStdio;
 
-/// The thread's state: the ids that resolve addresses, by number.
+/// State of the thread, with the ids that resolve addresses.
 pub(super) struct AddressThread {
     channel: NonNull<rdma_event_channel>,
     ids: HashMap<u64, (RawId, Way)>,

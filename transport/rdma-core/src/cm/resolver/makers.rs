@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use trunkline_verbs::{VerbsError, internal_thread};
 
 impl Inner {
-    /// Starts as many makers as are needed. Fails only if there is none at all.
+    /// Starts as many makers as are needed. Fails only if no maker is running.
     pub(super) fn start_makers(self: &Arc<Self>, work: &mut Work) -> Result<(), VerbsError> {
         let missing = work.ready.len().saturating_sub(work.idle_makers).min(MAKERS - work.makers.len());
         for _ in 0..missing {

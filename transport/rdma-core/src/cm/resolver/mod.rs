@@ -1,8 +1,8 @@
 //! Threads that resolve peers and create endpoints to them, so that callers do not wait.
 //!
-//! Owns the requests for endpoints that do not exist yet. `rdma_create_ep` waits up to 2 s for an address
-//! that does not exist and another 2 s for a route. If threads called it for every request, a few dead peers
-//! would occupy them all while live peers wait. So there are two steps:
+//! This module holds the requests for endpoints that do not exist yet. `rdma_create_ep` waits up to 2 s for an address
+//! and up to 2 s for a route. If threads called it for every request, a few dead peers would occupy all threads while
+//! live peers wait. Requests are therefore handled in two steps:
 //!
 //! ```text
 //! begin ─► the address thread: resolves the addresses of any number of peers at once, on one event
@@ -12,14 +12,14 @@
 //!          ready ─► a maker: rdma_create_ep, now quick   the error, to the caller's `done`
 //! ```
 //!
-//! Dead addresses never reach the makers. A route that cannot be found (on RoCE a route need not be found)
-//! occupies one maker for 2 s at most, because only one endpoint to a peer is created at a time.
+//! Dead addresses never reach the makers. A missing route, which cannot occur on RoCE, occupies one maker for at most
+//! 2 s, because only one endpoint to a peer is created at a time.
 //!
 //! The threads start when they are first needed. When the manager is dropped, requests that no maker has
 //! begun fail with [`VerbsError::Gone`]. The drop waits for the threads, including a maker that is inside
 //! `rdma_create_ep`.
 //!
-//! `address_thread` holds the first step, `makers` the second.
+//! `address_thread` implements the first step, and `makers` the second.
 
 mod address_thread;
 mod makers;
@@ -52,7 +52,7 @@ struct Job {
     done: EndpointDone,
 }
 
-/// The requests that are not finished, and the threads.
+/// The unfinished requests, and the threads.
 #[derive(Default)]
 struct Work {
     /// Addresses that the address thread has not begun to resolve.
@@ -63,7 +63,7 @@ struct Work {
     ready: VecDeque<Job>,
     /// Peers to which a maker is creating an endpoint.
     busy: HashSet<IpAddr>,
-    /// Number of requests that are not finished.
+    /// Number of unfinished requests.
     requested: usize,
     idle_makers: usize,
     has_ended: bool,

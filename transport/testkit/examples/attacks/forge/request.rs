@@ -29,7 +29,7 @@ impl Dialer {
         Self { claimed, victim, hello }
     }
 
-    /// Builds the request of a new incarnation of the claimed node: a packet without its ICRC.
+    /// Builds the request of a new incarnation of the claimed node, as a packet without its ICRC.
     pub(crate) fn request(&mut self, random: &mut Random) -> Vec<u8> {
         self.hello.epoch = random.next() | 1;
         self.repeat(random).1
@@ -55,8 +55,8 @@ pub(crate) fn message_in(body: &[u8]) -> Option<CmMessage> {
     Mad::from_packet(&packet).as_ref().map(CmMessage::parse)
 }
 
-/// Returns the version of the session protocol that a node speaks. A node that speaks another version than
-/// [`VERSION`] returns its own version in the refusal.
+/// Returns the version of the session protocol that a node speaks. A node that does not speak [`VERSION`] reports its
+/// own version in the refusal.
 pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: &mut Random) -> Outcome<u8> {
     let (mut forger, sink) = (Forger::at(own)?, Sink::at(own)?);
     let mut dialer = Dialer::new(own, victim, is_xrc, VERSION);

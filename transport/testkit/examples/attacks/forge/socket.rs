@@ -1,5 +1,5 @@
-//! Sockets of an attacker who is another user of the host: any loopback address, and any port that is free
-//! there.
+//! Sockets of an attacker who is another user of the host. They can have any loopback address, and any port that is
+//! free there.
 
 use crate::Outcome;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -28,7 +28,7 @@ pub(crate) struct Forger {
     socket: UdpSocket,
     pub(crate) own: SocketAddr,
     packet: Vec<u8>,
-    /// Number of packets that the system accepted, and their bytes with all headers.
+    /// Number of packets that the system accepted, and their total length with all headers.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
 }
@@ -77,7 +77,7 @@ impl Forger {
     }
 }
 
-/// Sends datagrams from any IPv4 address and port, which needs the right to a raw socket.
+/// Sends datagrams from any IPv4 address and port, which requires permission to open a raw socket.
 #[derive(Debug)]
 pub(crate) struct RawForger {
     socket: Socket,
@@ -93,7 +93,8 @@ impl RawForger {
         Ok(Self { socket, frame: Vec::new(), sent: 0 })
     }
 
-    /// Sends with a constructed IPv4 header: DF, identification left to the kernel, no UDP checksum.
+    /// Sends with a constructed IPv4 header. Sets DF, leaves the identification to the kernel, and omits the UDP
+    /// checksum.
     pub(crate) fn send(&mut self, source: SocketAddr, to: SocketAddr, bytes: &[u8]) -> Outcome<()> {
         let (IpAddr::V4(from), IpAddr::V4(destination)) = (source.ip(), to.ip()) else {
             return Err("only over IPv4".into());
@@ -118,7 +119,7 @@ impl RawForger {
     }
 }
 
-/// Repeats a send until the system accepts it. Returns its length.
+/// Repeats a send until the system accepts it. Returns the length sent.
 fn accepted(mut send: impl FnMut() -> std::io::Result<usize>) -> Outcome<usize> {
     loop {
         match send() {

@@ -1,7 +1,7 @@
 //! Follows the capture that one side writes, and keeps the last packets in both directions. They provide
 //! opcodes, QP and SRQ numbers and keys, which is more than an off-path attacker can obtain.
 //!
-//! The file is truncated once it has grown. Its writer appends, so it continues after the header.
+//! A large file is truncated to its header. Its writer appends, so it continues after the header.
 
 use crate::Outcome;
 use std::collections::VecDeque;
@@ -63,7 +63,7 @@ impl Tap {
         Ok(Self { file, at: FILE_HEADER, pending: Vec::new(), source, destination, last: Default::default() })
     }
 
-    /// Reads the new records and calls `each` with every packet, in both directions.
+    /// Reads the new records, and calls `each` with every packet in either direction.
     pub(crate) fn follow(&mut self, mut each: impl FnMut(&Seen)) -> Outcome<()> {
         self.file.seek(SeekFrom::Start(self.at))?;
         let read = self.file.read_to_end(&mut self.pending)?;
@@ -93,15 +93,14 @@ impl Tap {
         }
         self.pending.drain(..done);
         if self.at > LONGEST {
-            // A record written in between is lost completely, never in part, since the file is cut to its
-            // header.
+            // A record written in between is lost completely and not in part, since the file is cut to its header.
             self.file.set_len(FILE_HEADER)?;
             self.at = FILE_HEADER;
             self.pending.clear();
         }
         Ok(())
     }
-    /// Drops the packets so far.
+    /// Drops all kept packets.
     pub(crate) fn forget(&mut self) {
         self.last.iter_mut().for_each(VecDeque::clear);
     }

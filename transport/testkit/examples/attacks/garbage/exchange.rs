@@ -1,4 +1,4 @@
-//! The two exchanges of a run: four processes, whose victims share an address.
+//! The two exchanges of a run. They are four processes, and their two victims share an address.
 
 use super::flood::{Flood, Way};
 use super::forge::Forge;
@@ -34,7 +34,7 @@ impl All {
 
 /// Two exchanges whose victims share an address, and the means to imitate the victims' peers.
 pub(super) struct Exchanges {
-    /// The first victim, which holds port 4791, and its peer; the second and its peer.
+    /// The first victim, which holds port 4791, its peer, the second victim and its peer, in this order.
     sides: Vec<Process>,
     pub(super) ways: Vec<Way>,
     pub(super) forge: Forge,
@@ -75,7 +75,7 @@ impl Exchanges {
         Ok(sum)
     }
 
-    /// Returns true if the peers' own ports can be forged.
+    /// Returns true if packets can be sent from the peers' own ports.
     pub(super) fn can_forge_ports(&self) -> bool {
         self.ways.iter().all(|way| way.raw.is_some())
     }
@@ -89,8 +89,8 @@ impl Exchanges {
         Ok(self.sides.iter().map(Process::resident_kib).collect::<Result<_, _>>()?)
     }
 
-    /// Reconnects the lines that forged packets could name, and waits until all lines work again. Returns
-    /// the time taken, or `None` if some do not.
+    /// Reconnects the lines that forged packets could name, and waits until all lines work again. Returns the time
+    /// taken, or `None` if a line does not work in time.
     pub(super) fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
         if flood == Flood::Right {
             // Queued packets of the flood must not count against the new connections.

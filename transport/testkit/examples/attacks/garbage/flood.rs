@@ -1,8 +1,7 @@
-//! The three floods: their packets and the addresses that they claim.
+//! The packets of the three floods, and the addresses that they claim.
 //!
-//! Loopback lets any socket bind any 127.x address, so the peer's address with another port is always
-//! possible. The peer's own port needs a raw socket. Without the right to a raw socket, these packets are
-//! omitted, and the run reports that.
+//! Any socket can bind any 127.x address, so the peer's address with another port is always available. The peer's own
+//! port requires a raw socket. Without permission to open one, these packets are omitted, and the run reports that.
 
 use super::exchange::Exchanges;
 use crate::forge::{Forger, RawForger, Seen, Tap, paced};
@@ -25,9 +24,9 @@ pub(crate) enum Flood {
 
 /// Length of the longest random datagram in bytes, longer than the device accepts.
 const LONGEST: usize = 4400;
-/// Number of packets between two readings of the captures.
+/// Number of packets between two reads of the captures.
 const FOLLOWED: u64 = 25;
-/// Number of attempts to choose or forge a packet that is allowed.
+/// Number of attempts to choose or forge a permitted packet.
 const TRIES: usize = 1000;
 /// Number of sockets with the peer's address, and of sockets with other addresses.
 const SOCKETS: usize = 4;
@@ -58,7 +57,8 @@ impl Way {
         self.forgers.iter().map(|forger| forger.sent).sum::<u64>() + raw
     }
 
-    /// Chooses the socket of a packet, mostly with the peer's own port where possible, which is `None`.
+    /// Chooses the socket for a packet. Returns `None` for the peer's own port, which is chosen most often where
+    /// possible.
     fn choose(&self, random: &mut Random) -> Option<usize> {
         match random.below(8) {
             0 => Some(SOCKETS + random.below(SOCKETS)),
@@ -92,7 +92,7 @@ impl Exchanges {
         let socket = way.choose(random);
         let source =
             socket.map_or(SocketAddr::new(way.peer, seen.headers.source.port()), |at| way.forgers[at].own);
-        // Some go to the port of the exchange, some to port 4791.
+        // Some packets go to the port of the exchange, and some to port 4791.
         let is_to_port = random.one_in(3);
         let to = if is_to_port { SocketAddr::new(self.victim, ROCE_PORT) } else { seen.headers.destination };
         let bytes = if flood == Flood::Random {
@@ -130,7 +130,7 @@ impl Exchanges {
             let mut bytes = real.to_vec();
             self.forge.change(&mut bytes, random);
             if flood == Flood::Stale {
-                // The ICRC of the real packet for this source.
+                // ICRC of the real packet, computed for this source.
                 let crc = icrc::icrc(headers, real).to_le_bytes();
                 if icrc::icrc(headers, &bytes).to_le_bytes() == crc {
                     continue; // only bytes outside the ICRC were changed

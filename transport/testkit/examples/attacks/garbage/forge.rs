@@ -7,7 +7,7 @@ use trunkline_roce::wire::{Mad, Opcode, Packet};
 use trunkline_testkit::Random;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey, SrqNumber};
 
-/// Number of names kept of each kind.
+/// Number of names kept per kind.
 const KEPT: usize = 64;
 /// The largest path MTU in bytes.
 const LONGEST: usize = 4096;

@@ -1,5 +1,4 @@
-//! The objects that a set of connections shares on one side: PD, XRC domain, SRQs, CQ, and memory with
-//! guards.
+//! The PD, XRC domain, SRQs, CQ, and guarded memory that a set of connections shares on one side.
 //!
 //! There are two groups on each side, so that attacked connections have no access right to objects of the
 //! bystanders.
@@ -27,7 +26,7 @@ const GUARD: usize = 8192;
 /// Bit in `wr_id` that marks receives.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
-/// One guard: bytes that no peer has a right to change.
+/// Bytes that peers have no right to change.
 #[derive(Debug)]
 struct Guard {
     what: &'static str,
@@ -134,13 +133,14 @@ impl Group {
         RemoteAddress { address: region.memory().address(0), rkey: region.rkey() }
     }
 
-    /// Returns keys and addresses of registered guards: valid keys that give a peer no right.
+    /// Returns keys and addresses of registered guards. The keys are valid but give peers no rights.
     pub(super) fn forbidden(&self) -> impl Iterator<Item = RemoteAddress> {
         let regions = self.guards.iter().filter_map(|guard| guard.region.as_ref());
         regions.map(|region| RemoteAddress { address: region.memory().address(0), rkey: region.rkey() })
     }
 
-    /// Posts the receive with this number: the first half to the XRC SRQ, the second to the other.
+    /// Posts the receive with this number. The first half of the receives goes to the XRC SRQ, the second half to the
+    /// other SRQ.
     fn post(&self, index: usize) -> Outcome<()> {
         let address = self.slots.address(index * (SLOT + GAP));
         let scatter = [Sge { address, length: u32::try_from(SLOT)?, lkey: self.slots_region.lkey() }];

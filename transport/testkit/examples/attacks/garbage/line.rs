@@ -1,4 +1,4 @@
-//! A connection that this side initiates: it works in rounds, compares every byte, and reconnects.
+//! A connection initiated by this side. It works in rounds, compares every byte, and reconnects.
 //!
 //! A round is a WRITE, a READ of the same memory, a READ of read-only memory, a fetch-and-add and a SEND with
 //! immediate.
@@ -34,11 +34,11 @@ const OWN: usize = OUT + SLOT;
 const HANGS: Duration = Duration::from_secs(20);
 /// Pause between two rounds, so that the exchange leaves processor time for the flood.
 const REST: Duration = Duration::from_micros(500);
-/// Longer than any run.
+/// A duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(3600);
-/// `timeout`: 268 ms, so that a side that is delayed for a second on a loaded machine does not count as dead.
+/// `timeout` of 268 ms, so that a side delayed for a second on a loaded machine does not count as dead.
 const ACK_TIMEOUT: u8 = 16;
-/// Pause between two attempts to connect, so that refusals do not cause a storm of requests.
+/// Pause between two attempts to connect, so that refusals do not cause too many requests.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Counts of rounds and breaks so far.
@@ -79,7 +79,7 @@ pub(super) struct Line {
     qp_type: QpType,
     remote: SocketAddr,
     stage: Stage,
-    /// Number of connections so far, which identifies completions of earlier ones.
+    /// Number of connections so far, which distinguishes completions of earlier connections.
     generation: u64,
     round: u64,
     written: (usize, usize),
@@ -204,7 +204,7 @@ impl Line {
     /// Handles the end of the connection, or a failure to establish it.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
-        // A bystander must not break, and forged packets could name its next QP, so it does not reconnect.
+        // A bystander does not reconnect, because forged packets could name its next QP.
         let again = Instant::now() + if was_up && self.is_bystander() { NEVER } else { PAUSE };
         match std::mem::replace(&mut self.stage, Stage::Down(again)) {
             Stage::Up(link, _) | Stage::Connecting(link) => {
@@ -281,7 +281,7 @@ impl Line {
     /// Handles a completion of this line.
     pub(super) fn complete(&mut self, completion: &Completion) -> Outcome<()> {
         if completion.wr_id & 0xffff_ffff != self.generation & 0xffff_ffff || !self.is_up() {
-            return Ok(()); // of an earlier connection
+            return Ok(()); // a completion of an earlier connection
         }
         if completion.status != CompletionStatus::Success {
             if self.is_bystander() {

@@ -1,9 +1,9 @@
 //! Garbage at the UDP port of a running exchange. `deploy/checks/40-garbage.sh` runs these attacks.
 //!
-//! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and
-//! compare every byte. One of each pair writes a capture; from it the run takes the packets that it forges and
-//! sends to the other. The two victims share an address: one of them forwards packets to port 4791 for the other.
-//! Some connections are bystanders: no forged packet ever names their QPs.
+//! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and compare
+//! every byte. One process of each pair writes a capture. The run forges packets from the captured ones and sends them
+//! to the other process. The two victims share an address, where one of them forwards packets to port 4791 for the
+//! other. Some connections are bystanders, whose QPs are never named in forged packets.
 //!
 //! | flood | sent | must hold |
 //! |---|---|---|
@@ -28,15 +28,15 @@ use trunkline_testkit::{Claims, Folder, Random};
 
 /// Duration of the exchanges before the flood.
 const BEFORE: Duration = Duration::from_secs(2);
-/// Under a flood that the ICRC check drops, the exchanges keep at least one part in this many of their rate.
+/// Maximum factor by which a flood that the ICRC check drops may reduce the rate of the exchanges.
 const SLOWEST: u64 = 20;
 /// Time within which all lines must be up again after a break, for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Maximum growth of private memory, however long the flood: socket buffers, tables of addresses, and memory
-/// kept by the allocator.
+/// Maximum growth of private memory for a flood of any duration. It covers socket buffers, tables of addresses, and
+/// memory kept by the allocator.
 const GROWTH_KIB: u64 = 16 * 1024;
-/// Maximum growth including the memory shared by all processes of the host. Its tables are 39 MiB, whose
-/// pages are mapped at the first access. Packets for random numbers access all of them.
+/// Maximum growth including the memory shared by all processes of the host. Its tables are 39 MiB, whose pages are
+/// mapped at the first access. Packets for random QP numbers access all of them.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
 /// Runs one flood against the exchanges.
@@ -96,8 +96,7 @@ fn rate(from: &All, to: &All, over: Duration) -> u64 {
     rounds * 1000 / over_ms
 }
 
-/// Reports claims about the exchanges: the effects that the flood may have, and the effects that it must
-/// not have.
+/// Reports claims about the effects that the flood may have, and must not have, on the exchanges.
 fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3], fresh: Option<Duration>) {
     let wrong =
         |group: &str| ended.sum(&format!("{group}_wrong")) + ended.sum(&format!("{group}_received_wrong"));
@@ -129,7 +128,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
         "guards",
         "memory without remote access, read-only memory, bytes after receives",
     );
-    // `renew` has reset the counts of attacked lines.
+    // `renew` resets the counts of attacked lines.
     findings.claim(
         fresh.is_some_and(|took| took < AT_ONCE) && is_clean("attacked"),
         "new-connections",
@@ -141,7 +140,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
     );
 }
 
-/// Reports the claim that no process needs much more memory than before.
+/// Reports the claim that the memory of the processes has hardly grown.
 fn memory(findings: &mut Claims, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
     let memory: Vec<_> = before.into_iter().zip(after).collect();
     let is_bounded = memory.iter().all(|([all_then, own_then], [all, own])| {

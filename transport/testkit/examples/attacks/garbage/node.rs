@@ -10,8 +10,8 @@
 //! | `forgive` | `FORGIVE`; resets the counts of lines that are not bystanders |
 //! | end of input | the process ends |
 //!
-//! Unasked it prints `BYSTANDER qpn` for each QP that no forged packet may name, `FORBIDDEN rkey address` for
-//! memory that is registered and that no attacked connection has a right to, and `READY` once.
+//! Without a command it prints `BYSTANDER qpn` for each QP that forged packets must not name, `FORBIDDEN rkey address`
+//! for registered memory to which attacked connections have no right, and `READY` once.
 
 use super::group::{Group, RECEIVE};
 use super::line::{Line, Tally};
@@ -31,7 +31,7 @@ use trunkline_verbs::{
     EndpointRequest, EndpointSide, Notify, PortSpace, QpType, RemoteAddress,
 };
 
-/// Number of lines of each kind (XRC, RC; attacked, bystander).
+/// Number of lines of each kind. There are four kinds: XRC and RC, each attacked and bystander.
 const LINES: u64 = 1;
 /// Maximum number of accepted connections, which bounds forged requests.
 const MAX_SERVED: usize = 256;
@@ -59,9 +59,9 @@ struct Node {
 pub(crate) struct Side {
     own: IpAddr,
     peer: IpAddr,
-    /// Port that both sides listen on, as on the next one.
+    /// Port on which both sides listen. They also listen on the next port.
     port: u16,
-    /// File that gets its packets.
+    /// File for the capture of this side's packets.
     capture: Option<PathBuf>,
 }
 
@@ -171,7 +171,7 @@ impl Node {
         }
         let bytes = self.groups[group].take(completion.wr_id, completion.byte_length)?;
         if !completion.status.is_success() {
-            return Ok(()); // the QP failed in the middle of a message, which its line counts
+            return Ok(()); // the QP failed in the middle of a message; its line counts the failure
         }
         let from = self.served.values_mut().find(|served| served.qp.number() == completion.qp_number);
         // Messages may be polled after their connection has ended.
@@ -222,7 +222,7 @@ impl Node {
         Ok(())
     }
 
-    /// Prints the QPs of bystanders, and reports when all lines are up.
+    /// Prints the QPs of bystanders, and `READY` when all lines are up.
     fn announce(&mut self) {
         if self.is_ready {
             return;

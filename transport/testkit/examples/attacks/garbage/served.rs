@@ -1,4 +1,4 @@
-//! Connections that a side has accepted: windows of memory for their peers, and their messages.
+//! Connections accepted by a side, with their messages and their memory windows for the peers.
 
 use super::group::Group;
 use crate::Outcome;
@@ -14,7 +14,7 @@ use trunkline_verbs::{
 pub(super) const WINDOW: usize = 16_384;
 /// First word of the private data of both sides.
 const MAGIC: u64 = 0x6a75_6e6b;
-/// `min_rnr_timer`: 0.64 ms; the connection manager sets 655 ms (contract J12).
+/// `min_rnr_timer` of 0.64 ms; the connection manager sets 655 ms (contract J12).
 const RNR_TIMER: u8 = 12;
 
 /// The private data of the initiator.
@@ -26,7 +26,7 @@ pub(super) struct Hello {
     pub(super) nonce: u64,
 }
 
-/// The private data of the accepting side: the memory to which it grants access.
+/// The private data of the accepting side, which names the memory to which it grants access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) srq: SrqNumber,

@@ -1,4 +1,4 @@
-//! Arguments of a node, for each program that runs nodes of an attack.
+//! Arguments of a node, shared by all programs that run the nodes of an attack.
 
 use crate::hostile_link::HostileLink;
 use clap::Args;

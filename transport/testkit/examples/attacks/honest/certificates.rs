@@ -1,4 +1,4 @@
-//! Certificates of honest nodes. All nodes of a run have the same one, since only its name counts.
+//! Certificates of honest nodes. All nodes of a run share one certificate, since only its name counts.
 
 use crate::Outcome;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ED25519};
@@ -11,7 +11,7 @@ use trunkline::NodeBuilder;
 /// Name in the certificate.
 pub(super) const NAME: &str = "node.example";
 
-/// Writes a root, a certificate and its key to a folder, unless it has them.
+/// Writes a root, a certificate and its key to a folder, unless the folder contains them.
 pub(super) fn issue(folder: &Path) -> Outcome<()> {
     if folder.join("root.pem").exists() {
         return Ok(());

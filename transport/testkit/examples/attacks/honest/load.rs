@@ -1,4 +1,4 @@
-//! Constant load by an honest node: small calls in one thread, large ones in another.
+//! Constant load by an honest node, with small calls in one thread and large calls in another.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trunkline::Bytes;
 use trunkline_testkit::bytes_of;
 
-/// Length of a large call in bytes, announced and READ in both directions.
+/// Length of a large call in bytes, which is announced and READ in both directions.
 const LARGE: usize = 256 << 10;
 /// Pause between two large calls.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -32,7 +32,7 @@ impl Tally {
         self.took_us.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call. Returns true if it has not failed.
+    /// Counts a call. Returns true if the call did not fail.
     fn count<E: Display>(&self, calls: &AtomicU64, outcome: Result<bool, E>) -> bool {
         match outcome {
             Ok(is_right) => {
@@ -50,7 +50,7 @@ impl Tally {
         }
     }
 
-    /// Returns all counts since the start, and the percentiles of the calls since the last call.
+    /// Returns the counts since the start, and the percentiles since the previous line.
     pub(super) fn line(&self) -> String {
         let mut took = std::mem::take(&mut *self.took());
         took.sort_unstable();
@@ -71,7 +71,7 @@ impl Tally {
     }
 }
 
-/// Starts both threads, which end with the process. Both calls return true if the reply is right.
+/// Starts both threads, which end with the process. `small` and `large` return true if the reply is correct.
 pub(super) fn start<E: Display + 'static>(
     tally: &Arc<Tally>,
     small: impl Fn(u64) -> Result<bool, E> + Send + 'static,

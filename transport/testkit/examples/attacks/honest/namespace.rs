@@ -44,7 +44,7 @@ pub(crate) fn runtime_of_another() -> Outcome<Folder> {
     Ok(runtime)
 }
 
-/// Lets the other user reach a folder.
+/// Makes a folder accessible to the other user.
 pub(crate) fn open_to_all(folder: &Folder) -> Outcome<()> {
     Ok(std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755))?)
 }

@@ -1,4 +1,4 @@
-//! An honest node, driven by lines on its input.
+//! An honest node, controlled by lines on its input.
 //!
 //! | line | answer |
 //! |---|---|
@@ -39,7 +39,7 @@ use trunkline::{
 };
 use trunkline_testkit::{Input, bytes_of, fresh_address, print_line};
 
-/// Texts of a call whose arguments take long to decode.
+/// Number of texts in a call whose arguments take long to decode.
 const LONG_TEXTS: usize = 2_000;
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
@@ -48,7 +48,7 @@ const FIRST: Duration = Duration::from_secs(60);
 
 /// Pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time without sending after which a poller does not need its credit.
+/// Time without sending after which a poller releases its credit.
 const IDLE: Duration = Duration::from_millis(200);
 
 /// A call that is not awaited.
@@ -85,7 +85,7 @@ struct Driven {
     node: Node,
     arguments: NodeArguments,
     certificates: Option<PathBuf>,
-    /// Further nodes, and their clients of a server.
+    /// Further nodes, each with a client.
     crowd: Vec<(Node, HonestClient)>,
     churn: Churn,
     tally: Arc<Tally>,
@@ -241,7 +241,7 @@ fn builder(arguments: &NodeArguments, certificates: Option<&Path>) -> NodeBuilde
     certificates.into_iter().fold(arguments.builder(), identify)
 }
 
-/// Starts another such node at an unused loopback address, and returns it with a client of a server.
+/// Starts another node with the same arguments at an unused loopback address, and returns it with a client of a server.
 fn another(
     arguments: &NodeArguments,
     certificates: Option<&Path>,
@@ -260,12 +260,12 @@ fn client(node: &Node, server: &str, certificates: Option<&Path>) -> Outcome<Hon
     Ok(HonestClient::new(node.channel(target(server, certificates))))
 }
 
-/// Returns a target that expects the name in the certificates. A node without an identity may expect none.
+/// Returns a target that expects the name in the certificates. A node without an identity does not expect a name.
 fn target(servers: impl Into<Target>, certificates: Option<&Path>) -> Target {
     certificates.into_iter().fold(servers.into(), |target, _| target.named(NAME))
 }
 
-/// Sessions of new nodes, begun at a constant rate.
+/// Opens sessions from new nodes at a constant rate.
 #[derive(Debug, Default)]
 struct Churn {
     goes_on: Arc<AtomicBool>,
@@ -358,8 +358,8 @@ fn is_pending(call: &mut Held) -> bool {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Calls a server several times from each poller, and from the next poller when the last is idle. Returns the
-/// number of pollers whose calls failed.
+/// Calls a server several times from each poller, starting with the next poller when the previous one is idle. Returns
+/// the number of pollers whose calls failed.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     let calls = (0..pollers).map(|poller| {
         let outcome = block_on(node.run_on(PollerIndex(poller), move |context| async move {

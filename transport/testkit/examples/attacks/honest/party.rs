@@ -1,4 +1,4 @@
-//! Honest nodes as seen by an attack: processes with an address and a log.
+//! Honest nodes, which an attack sees as processes with an address and a log.
 
 use crate::{Outcome, Plan};
 use std::fmt::{self, Display, Formatter};
@@ -13,7 +13,7 @@ use trunkline_testkit::{Claims, Folder, Numbers, Process, same_program};
 /// Port on which honest nodes listen. An attacker knows it.
 pub(crate) const PORT: u16 = 7471;
 
-/// Time in which a node must fail or serve.
+/// Time within which a node must fail or serve.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// Start settings of a node.
@@ -58,7 +58,7 @@ impl Setup {
         sibling
     }
 
-    /// Moves the node to the servers' namespace, if there is one.
+    /// Moves the node to the servers' namespace, if the plan has one.
     pub(crate) fn far(mut self, plan: &Plan) -> Self {
         if let Some(far) = &plan.far {
             self.ip = plan.address(true);
@@ -73,7 +73,7 @@ impl Setup {
         self
     }
 
-    /// Makes the node misbehave in this way.
+    /// Makes the node misbehave in the named way.
     pub(crate) fn hostile(mut self, name: &str) -> Self {
         self.arguments.extend(["--hostile".to_owned(), name.to_owned()]);
         self
@@ -155,7 +155,7 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    /// Returns true if the node has ended with its own error: not by a signal, and not silently.
+    /// Returns true if the node has ended with an error message, and not by a signal.
     pub(crate) fn is_refused_clearly(&self) -> bool {
         self.status.and_then(|status| status.code()).is_some_and(|code| code > 0) && !self.last.is_empty()
     }
@@ -199,7 +199,7 @@ impl Party {
         Ok(self.process.numbers("tally")?)
     }
 
-    /// Returns the peak memory of the process in MiB.
+    /// Returns the peak memory use of the process, in MiB.
     pub(crate) fn most_mib(&self) -> Outcome<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("it has ended")?;
@@ -219,7 +219,7 @@ impl Party {
     }
 }
 
-/// A server, and a client that calls it all the time.
+/// A server, and a client that calls it continuously.
 #[derive(Debug)]
 pub(crate) struct PartyPair {
     pub(crate) server: Party,
@@ -229,7 +229,7 @@ pub(crate) struct PartyPair {
 }
 
 impl PartyPair {
-    /// Starts both. Captures the client's packets if wanted.
+    /// Starts both. Captures the client's packets if `with_capture` is true.
     pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
         let folder = Folder::new()?;
         let capture = folder.join("client.pcap");
@@ -241,7 +241,7 @@ impl PartyPair {
         Ok(Self { server, client, capture, folder })
     }
 
-    /// Claims that a newcomer can call the server.
+    /// Reports the claim that a new peer can call the server.
     pub(crate) fn serves_newcomer(&self, plan: &Plan, findings: &mut Claims, name: &str) -> Outcome<()> {
         let outcome = Setup::new(&self.folder, plan).start()?.first(self.server.address);
         findings.claim(outcome.is_ok(), name, &format!("{outcome:?}"));

@@ -10,7 +10,7 @@ pub(crate) trait Honest {
     #[idempotent]
     async fn echo(&self, number: u64) -> Result<u64, Status>;
 
-    /// Returns the bytes. Large ones are READ in both directions.
+    /// Returns the bytes. Large messages are READ in both directions.
     #[idempotent]
     async fn mirror(&self, bytes: Bytes) -> Result<Bytes, Status>;
 

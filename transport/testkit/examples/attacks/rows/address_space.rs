@@ -5,20 +5,20 @@ use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder};
 
-/// Limits in KiB: from where the program itself starts, which takes 16 MiB, to where every node serves.
+/// Range and step of the limits, in KiB. The program itself requires 16 MiB, and every node serves at the highest limit.
 const LEAST_KIB: u64 = 24 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
-/// Maximum distance of two limits with different outcomes. Limits in between are tried until then.
+/// Maximum distance between two limits with different outcomes, reached by trying limits in between.
 const CLOSE_KIB: u64 = 64;
 
 /// Margins of loaded nodes above the lowest limit at which a node serves, in KiB.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
-/// Number of peers that load the node, number of concurrent calls of each, and bytes of a call both ways.
+/// Number of peers that load the node, number of concurrent calls per peer, and bytes per call in each direction.
 const PEERS: u64 = 6;
 const FLOODED: u64 = 16;
 const FLOODED_BYTES: u64 = 4 << 20;
-/// Duration of the load after all have joined.
+/// Duration of the load after all peers have joined.
 const LOADED: Duration = Duration::from_secs(3);
 
 /// Outcome of a node under a limit. Refusals for the same reason are equal.
@@ -26,7 +26,7 @@ const LOADED: Duration = Duration::from_secs(3);
 enum Started {
     Serves,
     Refused(String),
-    /// Ended by a signal or silently, neither ended nor served, or did not name the limit.
+    /// Ended by a signal, without an error, or with an error that does not name the limit; or neither ended nor served.
     Wrong(String),
 }
 
@@ -59,7 +59,7 @@ pub(super) fn judge(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks that a node with hardly more than it needs to start keeps serving while peers join it and send it
+/// Checks that a node with hardly more memory than it needs to start continues to serve while peers join and send
 /// large messages.
 fn under_load(plan: &Plan, findings: &mut Claims, name: &str, limit: &str) -> Outcome<()> {
     let folder = Folder::new()?;

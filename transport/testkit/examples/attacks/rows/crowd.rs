@@ -1,4 +1,4 @@
-//! Peers that follow the protocol and take more than their share, and honest peers in great number.
+//! Peers that follow the protocol and take more than their share, and large numbers of honest peers.
 
 use super::flooded::nothing_lost;
 use crate::honest::{ANOTHER, Party, PartyPair, Setup, open_to_all, runtime_of_another};
@@ -7,13 +7,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder};
 
-/// Number of addresses of the other user, and of held calls from each: more than a peer's handlers.
+/// Number of addresses of the other user, and of held calls from each, which exceeds a peer's handlers.
 const ADDRESSES: u64 = 10;
 const HELD_FROM_EACH: u64 = 17_000;
-/// Number of calls that a process of the node's user holds beside them: more than the part set aside for one
+/// Number of calls that a process of the node's user holds at the same time, which exceeds the part reserved for one
 /// host.
 const HELD_BESIDE: u64 = 2000;
-/// Number of held calls that are made at once, and the pause after them.
+/// Number of held calls started at once, and the pause after them.
 const PORTION: u64 = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,7 +35,7 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             findings.skip("another user cannot run this program, or reach its folders");
             return Ok(());
         };
-        // Once the handlers for this peer are used up, the first further calls are refused.
+        // Once all handlers for this peer are in use, its first calls beyond them are refused.
         let _joined = party.first(server);
         hold(&mut party, server, HELD_FROM_EACH)?;
         hostile.push(party);

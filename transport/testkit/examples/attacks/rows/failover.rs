@@ -1,4 +1,4 @@
-//! Servers of a balanced client that are killed. The calls are idempotent, so that the other server can serve each of them.
+//! Kills servers of a balanced client. The calls are idempotent, so that the other server can serve each call.
 
 use crate::honest::{Party, Setup};
 use crate::{Outcome, Plan};
@@ -7,14 +7,14 @@ use trunkline_testkit::{Claims, Folder, Numbers};
 
 /// Number of rounds, each with new processes.
 const ROUNDS: usize = 20;
-/// Duration of the calls before the first measurement, without a kill, and after a kill.
+/// Duration of each phase of calls: before the first measurement, without a kill, and after a kill.
 const OVER: Duration = Duration::from_millis(300);
 /// Time that a kill may add to the longest call.
 const ADDED_US: u64 = 50_000;
 /// Names of the longest calls in a tally.
 const LONGEST: [&str; 2] = ["most_us", "large_most_us"];
 
-/// Kills one of two servers, for calls that fail at once without a server and for calls that wait.
+/// Kills one of two servers, for calls that fail at once if the server is away and for calls that wait.
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for connect in ["fast", "wait"] {
         let (mut quiet, mut killed) = ([0; 2], [0; 2]);
@@ -50,8 +50,8 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Lets calls continue, and raises the longest times to the times of this part, including the calls in flight at its end.
-/// Returns the last tally.
+/// Lets calls continue for a phase, and raises `longest` to the times measured in it, including calls in flight at its
+/// end. Returns the last tally.
 fn calls(client: &mut Party, longest: &mut [u64; 2]) -> Outcome<Numbers> {
     std::thread::sleep(OVER);
     let (first, mut tally) = (client.tally()?, client.tally()?);

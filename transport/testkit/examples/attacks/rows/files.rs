@@ -1,4 +1,4 @@
-//! The runtime directory: a full file system, and folders of ended namespaces.
+//! Attacks on the runtime directory by a full file system and by folders of ended namespaces.
 
 use super::flooded::nothing_lost;
 use crate::forge::{Forger, paced};
@@ -15,11 +15,11 @@ use trunkline_verbs::{Psn, QpNumber};
 
 /// Number of packets for random QPs.
 const PACKETS: u64 = 2000;
-/// Sizes in MiB of file systems on which a node is started: too small for a registry, and at first large
-/// enough.
+/// Sizes in MiB of the file systems on which a node is started. The first is too small for a registry, and the second
+/// is large enough until it is filled.
 const SIZES_MIB: [u32; 2] = [1, 16];
 
-/// Runs a node, and starts a joining one, on a file system without room, in a separate mount namespace.
+/// Runs a node, and starts a joining one, on a full file system, in a separate mount namespace.
 pub(crate) fn full_disk(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let Some(()) = mount_namespace()? else {
         findings.skip("no user and mount namespaces are permitted here");
@@ -78,7 +78,7 @@ fn on_small(
     Ok(())
 }
 
-/// Writes until there is no room left.
+/// Writes until the file system is full.
 fn fill(path: &Path) -> Outcome<()> {
     let mut file = File::create(path)?;
     for piece in [1 << 16, 512, 1] {

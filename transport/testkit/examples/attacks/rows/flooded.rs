@@ -15,7 +15,7 @@ const FACTOR: f64 = 2.0;
 /// Time for queues to drain after a flood.
 const REST: Duration = Duration::from_millis(200);
 
-/// Returns an unbound port of the server's address.
+/// Returns an unbound port at the server's address.
 pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
     Ok(UdpSocket::bind((server.ip(), 0))?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! Handshakes of strangers, of many clients at once, and of new nodes beside calls.
+//! Handshakes by strangers, by many clients at once, and by new nodes during calls.
 
 use super::flooded::nothing_lost;
 use crate::forge::{Dialer, Forger, message_in};
@@ -14,19 +14,20 @@ use trunkline_testkit::{Claims, Folder, Hello, Numbers, Random};
 
 /// Number of rounds, each with every [`Arm`].
 const ROUNDS: usize = 3;
-/// Number of addresses of the strangers: each may hold 64 unproven sessions, and all together 1,024.
+/// Number of addresses of the strangers. Each may hold 64 unproven sessions, and all together may hold 1,024.
 const STRANGERS: usize = 64;
 /// Maximum number of a stranger's requests without an answer, and the time after which it abandons them.
 const AWAITED: usize = 4;
 const GIVE_UP: Duration = Duration::from_millis(100);
-/// Pause of the strangers when all of them await answers. Spinning, they would take a processor from the calls.
+/// Pause of the strangers when all of them await answers. Without it, they would spin and take a processor from the
+/// calls.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Minimum part of its calls per second that an honest pair keeps beside strangers.
+/// Minimum ratio of an honest pair's calls per second during the strangers' handshakes to its usual rate.
 const KEPT: f64 = 0.5;
-/// Time within which a newcomer with a certificate joins meanwhile.
+/// Time within which a new peer with a certificate must join meanwhile, in microseconds.
 const JOIN_US: u64 = 2_000_000;
-/// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and maximum overhead of the allocator, in
-/// MiB.
+/// Memory of all unproven sessions in MiB, as in `docs/book/src/why/security.md`, and maximum overhead of the
+/// allocator.
 const MEMORY_MIB: [u64; 2] = [42, 16];
 /// Time after which all unproven sessions are freed.
 const AFTERMATH: Duration = Duration::from_secs(12);
@@ -38,11 +39,11 @@ const RETURN: Duration = Duration::from_secs(10);
 const RATE: u64 = 100;
 const FACTOR: f64 = 1.5;
 
-/// Load beside the calls.
+/// Load during the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arm {
     Quiet,
-    /// Handshakes at another server, which shows the machine's own cost.
+    /// Handshakes with another server, which show the machine's own cost.
     Elsewhere,
     Here,
 }
@@ -55,7 +56,7 @@ struct Measured {
     p99_us: u64,
 }
 
-/// Measures the calls beside each arm, in rounds that begin with another arm each. `beside` returns at the arm's end.
+/// Measures the calls during each arm, in rounds that each begin with a different arm. `beside` returns at the arm's end.
 fn rounds(
     pair: &mut PartyPair,
     findings: &mut Claims,
@@ -84,14 +85,14 @@ fn rounds(
     Ok(all)
 }
 
-/// Returns the median over the rounds of an arm's figure, as a multiple of the quiet one.
+/// Returns the median, over the rounds, of the ratio of an arm's figure to the quiet arm's.
 fn ratio(all: &[[Measured; 3]; ROUNDS], arm: Arm, figure: impl Fn(&Measured) -> f64) -> f64 {
     let mut ratios = all.each_ref().map(|arms| figure(&arms[arm as usize]) / figure(&arms[0]).max(1.0));
     ratios.sort_by(f64::total_cmp);
     ratios[ROUNDS / 2]
 }
 
-/// An address that begins handshakes: it returns cookies, and sends no other answers.
+/// An address that begins handshakes, returns cookies, and sends no other answers.
 struct Stranger {
     forger: Forger,
     dialer: Dialer,
@@ -155,7 +156,7 @@ impl Stranger {
     }
 }
 
-/// Begins handshakes that are never finished, beside calls.
+/// Begins handshakes that are never finished, during calls.
 pub(crate) fn unproven(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
@@ -274,7 +275,7 @@ fn all(parties: &mut [Party], line: &str) -> Outcome<Vec<Numbers>> {
     answers.collect()
 }
 
-/// Opens sessions of new nodes beside calls.
+/// Opens sessions from new nodes during calls.
 pub(crate) fn newcomers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let other = Setup::new(&pair.folder, plan).start()?;

@@ -1,4 +1,4 @@
-//! Peers with ordinary sessions whose pollers collect credit in turn, then stay silent and do not release it.
+//! Peers with ordinary sessions whose pollers collect credit in turn, then fall silent without releasing the credit.
 
 use super::flooded::nothing_lost;
 use crate::honest::{PartyPair, Setup};
@@ -6,7 +6,7 @@ use crate::{Outcome, Plan};
 use std::time::{Duration, Instant};
 use trunkline_testkit::Claims;
 
-/// Number of pollers of a hoarding peer, and of calls that each makes.
+/// Number of pollers of a hoarding peer, and of calls per poller.
 const POLLERS: u16 = 4;
 const CALLS: u64 = 20;
 /// Time for which calls are counted.
@@ -17,7 +17,7 @@ const PART: f64 = 0.1;
 const ENDS: Duration = Duration::from_secs(30);
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Cause in the log.
+/// Cause reported in the log.
 const CAUSE: &str = "credit that it does not use";
 
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     pair.serves_newcomer(plan, findings, "newcomer-is-served")
 }
 
-/// Returns the number of small calls in that time.
+/// Returns the number of small calls during [`COUNTED`].
 fn counted(pair: &mut PartyPair) -> Outcome<u64> {
     let before = pair.client.tally()?["small"];
     std::thread::sleep(COUNTED);

@@ -1,4 +1,4 @@
-//! Limits of the operating system: descriptors, memory, threads.
+//! Limits of the operating system on descriptors, memory and threads.
 
 use crate::honest::{ANOTHER, Setup, open_to_all, runtime_of_another};
 use crate::{Outcome, Plan};
@@ -28,7 +28,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     };
     // Open descriptors stay open, and no further one can be opened.
     limit(3)?;
-    // At the same address, so that it connects to the process that holds port 4791.
+    // The member has the same address, so it connects to the process that holds port 4791.
     let mut member = holder.sibling().spawn()?;
     let joined = member.find(Duration::from_secs(3), |line| line.starts_with("READY")).is_some();
     let busy = share_percent(id)?;
@@ -59,7 +59,7 @@ fn share_percent(id: u32) -> Outcome<u64> {
     Ok(used * 100 / u64::try_from(start.elapsed().as_millis())?)
 }
 
-/// Starts nodes where the system refuses them a resource.
+/// Starts nodes for which the system refuses a resource.
 pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let is_root = nix::unistd::geteuid().is_root();
     let mut cases: Vec<(String, Vec<String>)> = Vec::new();
@@ -92,7 +92,7 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Out
     let folder = Folder::new()?;
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
-    // If it does not serve without the limit, the cause is something else.
+    // If the node does not serve without the limit, something else prevents it.
     if !setup().within(&ANOTHER).attempt()?.serves {
         findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
         return Ok(());
@@ -101,7 +101,7 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Out
     judge(findings, "threads", &setup().within(&limited))
 }
 
-/// Checks that a node serves or ends with an error: never by a signal, silently or in a busy loop.
+/// Checks that a node serves or ends with an error, and not by a signal, silently or in a busy loop.
 fn judge(findings: &mut Claims, name: &str, setup: &Setup) -> Outcome<()> {
     let attempt = setup.attempt()?;
     if attempt.serves {

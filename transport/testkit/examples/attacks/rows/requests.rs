@@ -48,7 +48,7 @@ impl Strangers {
         })
     }
 
-    /// Sends a request from one of the addresses, to the victim or to another port instead.
+    /// Sends a request from one of the addresses, to the victim or, if given, to `instead`.
     fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
@@ -135,7 +135,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let version = version_of(plan.address(false), server, plan.is_xrc(), &mut random)?;
     let sessions = pair.sessions()?;
     let before = pair.client.tally()?;
-    // Either side's listener may be attacked, if the attacker is at the address of the other side.
+    // The listener of either side may be attacked from the other side's address.
     let sides = [(client, server, 1), (server, client, plan.pollers)];
     let mut cookies = 0;
     for (claimed, victim, pollers) in sides.into_iter().take(if plan.far.is_some() { 1 } else { 2 }) {
@@ -167,7 +167,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns the last cookie that one address was sent by another, from the capture of a node.
+/// Returns the last cookie that a node sent from one address to another, from its capture.
 fn cookie_in(capture: &Path, from: IpAddr, to: IpAddr) -> Outcome<Option<[u8; 16]>> {
     let mut cookie = None;
     Tap::open(capture, from, to)?.follow(|seen| {

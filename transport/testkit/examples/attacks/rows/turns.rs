@@ -1,4 +1,4 @@
-//! Peers that keep a poller busy without breaking a rule, beside a caller that makes one call at a time.
+//! Peers that keep a poller busy without breaking a rule, while a caller makes one call at a time.
 
 use super::flooded::nothing_lost;
 use crate::honest::{PartyPair, Setup};
@@ -14,18 +14,18 @@ const COUNTED: Duration = Duration::from_secs(1);
 const CONCURRENT: usize = 256;
 /// Number of streams opened by a peer that takes no replies.
 const OPENS: u64 = 460_000;
-/// Number of such streams over gRPC, whose calls take more memory at the attacker: more than a client has in
+/// Number of these streams over gRPC, whose calls take more memory at the attacker. It exceeds a client's calls in
 /// flight.
 const GRPC_OPENS: u64 = 70_000;
 /// Minimum ratio of the calls beside an attacker to the calls beside a busy honest peer.
 const PART: f64 = 0.5;
-/// Maximum by which the median round trip may exceed the caller's round trip alone, in microseconds.
+/// Maximum increase of the median round trip over the caller's round trip alone, in microseconds.
 const MORE_US: u64 = 500;
-/// Memory of the attacked node while a peer takes no replies, in MiB: the budget of replies that wait, a fifth, and a node
-/// without peers.
+/// Maximum memory of the attacked node while a peer takes no replies, in MiB. It is the budget for waiting replies
+/// plus a fifth, and the memory of a node without peers.
 const CEILING_MIB: u64 = 128 * 6 / 5 + 64;
 
-/// Number of small calls in the counted time, and the median of their durations in microseconds.
+/// Number of small calls in a measurement, and their median duration in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
     calls: u64,
@@ -63,7 +63,7 @@ fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Attacks with streams of a peer that takes no replies.
+/// Attacks with streams from a peer that takes no replies.
 pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
