@@ -3,7 +3,7 @@
 use crate::nodes::{
     NOT_VISIBLE, UdpPort, ask, line, peer_line, ports_of_silent, rates, seconds, silent_lines, status,
 };
-use crate::streams::{ascii, print, warn};
+use crate::streams::{ascii, print};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 
 /// A C structure that is part of an object of this library.
 ///
+/// # Safety
 /// Every `Object` contains a `Self` inside of an `UnsafeCell`, `OFFSET` bytes from its start.
 pub(crate) unsafe trait Structure {
     /// The library's object around the structure.

@@ -247,6 +247,7 @@ pub(super) fn to_error(id: Id<'_>) -> Result<(), Errno> {
     unsafe { modify(qp, &mut attributes, mask) }
 }
 
+/// # Safety
 /// `qp` is the QP of an id. It is not destroyed, because `rdma_destroy_qp` and programs that destroy their own QP
 /// remove it from the id.
 unsafe fn modify(qp: *mut ibv_qp, attributes: &mut ibv_qp_attr, mask: c_int) -> Result<(), Errno> {

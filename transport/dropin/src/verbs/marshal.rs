@@ -26,9 +26,9 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
 /// Converts one structure and stores the result. Does nothing if a pointer is null, because the functions cannot
 /// return errors.
 ///
+/// # Safety
 /// `from` is null, or points to a structure that is not changed during the call. `to` is null, or points to memory for
 /// the other structure that is not used elsewhere.
-/// used elsewhere; either may be null.
 unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> T) {
     guarded((), || {
         // SAFETY: this function's contract.
