@@ -5,11 +5,11 @@
 //! Three conditions must hold. With five repetitions, each alone gives too many wrong verdicts:
 //!
 //! 1. The medians differ by more than the bound. Two runs of one program differ by some percent even if the repetitions
-//! within each run agree, because the load that other machines put on the host varies.
+//!    within each run agree, because the load that other machines put on the host varies.
 //! 2. The medians differ by more than twice the interquartile range of the noisier side, so that a noisy value must change
-//! by more.
+//!    by more.
 //! 3. The repetitions of one side are above those of the other in a rank test (Mann-Whitney, one-sided, 0.5 %). With five
-//! repetitions on each side, all of one side must be above all of the other.
+//!    repetitions on each side, all of one side must be above all of the other.
 
 /// Minimum difference of the medians, in interquartile ranges.
 const RANGES: f64 = 2.0;

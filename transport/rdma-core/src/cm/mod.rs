@@ -17,13 +17,13 @@
 //! Rules for this module:
 //!
 //! - An id's C structure is accessed only with the manager's lock held, except for its destruction, which
-//! happens after the id is removed from the table. Code under that lock does not wait for the network.
+//!   happens after the id is removed from the table. Code under that lock does not wait for the network.
 //! - An event is copied and acknowledged before the lock is released. So an id never has an
 //!   unacknowledged event when it is destroyed, and its destruction does not wait.
 //! - The context pointer of an id is its number and is never followed.
 //! - librdmacm is not given the QPs, since it would use them at any time, even after they are destroyed.
-//! Instead, `bring_up` performs librdmacm's steps for an id with a QP, and keeps the QP from being
-//! destroyed during them.
+//!   Instead, `bring_up` performs librdmacm's steps for an id with a QP, and keeps the QP from being
+//!   destroyed during them.
 
 mod address;
 mod bring_up;
