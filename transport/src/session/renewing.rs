@@ -1,9 +1,9 @@
 //! Renewals: handshakes that repeat the proof of names in a live session, and the expiry of certificates.
 //!
 //! The TLS client begins a renewal after an hour, before either certificate expires, after its own credentials
-//! change, and on a RENEW frame from the server. The frames are sent among calls, in the lane between the two pollers
-//! 0. A failed renewal is repeated. The session ends when the peer's certificate expires.
-//!    `docs/book/src/why/security.md`, *Renewal*, specifies the rules.
+//! change, and on a RENEW frame from the server. The frames are sent among calls, in the lane between poller 0 of both
+//! nodes. A failed renewal is repeated. The session ends when the peer's certificate expires.
+//! `docs/book/src/why/security.md`, *Renewal*, specifies the rules.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;
