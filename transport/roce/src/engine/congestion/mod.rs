@@ -46,8 +46,12 @@ const LEAST_WINDOW: f64 = 0.25;
 /// the window.
 const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
+/// Part of the distance to the ceiling that the window grows at most in a round trip, as a divisor.
+const CEILING_PART: f64 = 8.0;
 /// Minimum round trip of paced paths, and the burst that pacing permits, both in nanoseconds.
 const BURST_NS: f64 = 1_000_000.0;
+/// Multiple of the base at which the window stops doubling (RFC 9406).
+const START_DELAY: f64 = 1.125;
 /// Pace in windows per round trip, so that the window stays the bound.
 const PACE: f64 = 2.0;
 /// Factors by which the window shrinks: after doubling, after a loss with and without a queue, and after a
@@ -90,6 +94,9 @@ pub struct Congestion {
     is_over: bool,
     /// Rounds of growth in a row.
     grown: i32,
+    /// Window at the last loss or mark, or at the end of doubling. It is near the path's capacity, so growth is slow there, as in
+    /// CUBIC (RFC 9438).
+    ceiling: f64,
     rounds_at_least: u32,
     rounds_of_target: u32,
     /// End of the round trip in which the window does not shrink again for a loss or a mark.
@@ -118,6 +125,7 @@ impl Congestion {
             was_limiting: false,
             is_over: false,
             grown: 0,
+            ceiling: 0.0,
             rounds_at_least: 0,
             rounds_of_target: 0,
             next_cut: Time(0),
@@ -237,6 +245,7 @@ impl Congestion {
         if now >= self.next_cut {
             self.next_cut = now.plus_ns(nanoseconds(self.smoothed_ns));
             let was_starting = std::mem::replace(&mut self.is_starting, false);
+            self.ceiling = self.window;
             self.shrink(if was_starting { START_CUT } else { factor });
         }
     }
@@ -259,6 +268,10 @@ impl Congestion {
     fn judge(&mut self, now: Time) {
         let over = self.shortest() - self.base() - self.queue_target();
         self.is_over = over > 0.0;
+        if self.is_starting && self.shortest() > self.base() * START_DELAY + QUEUE_NS {
+            self.is_starting = false;
+            self.ceiling = self.window;
+        }
         let is_kept = self.kept_ns > 0.0;
         if self.is_over {
             self.is_starting = false;
@@ -307,8 +320,13 @@ impl Congestion {
             self.window += packets;
         } else {
             let doubled = STEP * 2_f64.powi((self.grown / ROUNDS_PER_DOUBLING).min(10));
-            let step = doubled.min((self.window / 8.0).max(STEP));
+            let below = self.ceiling - self.window;
+            let near = if below > 0.0 { below / CEILING_PART } else { f64::INFINITY };
+            let step = doubled.min(near).min(self.window / 8.0).max(STEP);
             self.window += step * packets / self.window.max(1.0);
+            if below > 0.0 && self.window >= self.ceiling {
+                self.grown = 0;
+            }
         }
         self.window = self.window.min(f64::from(most.max(1)));
     }

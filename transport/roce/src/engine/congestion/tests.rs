@@ -255,6 +255,46 @@ fn mark_shrinks_window_once_per_round_trip_and_ends_start() {
     assert_eq!(congestion.whole_window(), 36, "one cut for a mark and a loss, and no doubling");
 }
 
+/// Acknowledges one window, which is limiting. Returns the time after it.
+fn round(congestion: &mut Congestion, round_trip_ns: u64, now: Time) -> Time {
+    for _ in 0..congestion.whole_window() {
+        congestion.limits();
+        congestion.acknowledged(1, Some(round_trip_ns), MAX_WINDOW, now);
+    }
+    now.plus_ns(round_trip_ns)
+}
+
+#[test]
+fn window_grows_slowly_near_size_of_last_loss() {
+    const ROUND_TRIP: u64 = 10_000_000;
+    let mut congestion = Congestion { window: 100.0, is_starting: false, ..Congestion::new(1024) };
+    let mut now = round(&mut congestion, ROUND_TRIP, Time(1));
+    congestion.lost(now);
+    let mut sizes = Vec::new();
+    while congestion.window < 200.0 {
+        now = round(&mut congestion, ROUND_TRIP, now);
+        sizes.push(congestion.whole_window());
+    }
+    let rounds = |range: RangeInclusive<u32>| sizes.iter().filter(|size| range.contains(size)).count();
+    assert!(rounds(95..=105) > 20, "{sizes:?}");
+    assert!(rounds(130..=200) < 20, "growth accelerates again: {sizes:?}");
+}
+
+#[test]
+fn window_stops_doubling_when_round_trip_grows() {
+    let mut congestion = Congestion::new(1024);
+    let mut now = Time(1);
+    for _ in 0..4 {
+        now = round(&mut congestion, 10_000_000, now);
+    }
+    let before = congestion.window;
+    for _ in 0..8 {
+        now = round(&mut congestion, 12_000_000, now);
+    }
+    // The first of these rounds is judged by earlier round trips.
+    assert!(before > 100.0 && congestion.window < 2.5 * before, "{before} {}", congestion.window);
+}
+
 #[test]
 fn window_below_one_packet_is_pause() {
     let mut congestion =
