@@ -11,8 +11,8 @@
 //! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
 //! | 2 ms or more | the shortest of the last 10 to 20 s |
 //!
-//! Round trips of a millisecond or more are paced: packets are sent at the rate of two windows per round trip, a millisecond of
-//! it at once. A window of less than one packet is a pause between packets. If the queue stays although the window is at its
+//! Round trips of a millisecond or more are paced: packets are sent at the rate of two windows per round trip while the window
+//! doubles, and of 1.2 later, a millisecond of it at once. A window of less than one packet is a pause between packets. If the queue stays although the window is at its
 //! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
 //! rounds, or sooner without a queue.
 
@@ -52,8 +52,10 @@ const CEILING_PART: f64 = 8.0;
 const BURST_NS: f64 = 1_000_000.0;
 /// Multiple of the base at which the window stops doubling (RFC 9406).
 const START_DELAY: f64 = 1.125;
-/// Pace in windows per round trip, so that the window stays the bound.
-const PACE: f64 = 2.0;
+/// Pace in windows per round trip while the window doubles, and later, so that the window stays the bound. Linux has the same
+/// ratios for TCP.
+const START_PACE: f64 = 2.0;
+const PACE: f64 = 1.2;
 /// Factors by which the window shrinks: after doubling, after a loss with and without a queue, and after a
 /// mark (RFC 8511).
 const START_CUT: f64 = 0.5;
@@ -164,7 +166,8 @@ impl Congestion {
         if self.window < 1.0 {
             return Some(self.smoothed_ns / self.window);
         }
-        (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * PACE))
+        let pace = if self.is_starting { START_PACE } else { PACE };
+        (self.smoothed_ns >= BURST_NS).then(|| self.smoothed_ns / (self.window * pace))
     }
 
     /// Returns the time by which packets may be sent ahead of the pace.

@@ -309,9 +309,9 @@ fn window_below_one_packet_is_pause() {
 
 #[test]
 fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
-    let long =
-        Congestion { window: 100.0, smoothed_ns: 10_000_000.0, is_starting: false, ..Congestion::new(1024) };
-    // A packet takes 50 us at twice the rate of the window.
+    let long = Congestion { window: 100.0, smoothed_ns: 10_000_000.0, ..Congestion::new(1024) };
+    // A packet takes 50 us at twice the rate of the window, and 83 us after the start.
+    assert_eq!(Congestion { is_starting: false, ..long.clone() }.burst(), 12);
     let mut congestion = long.clone();
     assert_eq!((congestion.room(Time(5)), congestion.window_room()), (20, 100));
     congestion.replace(0, 20, Time(5));
