@@ -654,7 +654,7 @@ impl NodeBuilder {
     /// of all budgets, which is 4.7 GB with one poller. `docs/book/src/reference/budgets.md` lists the budgets.
     ///
     /// The budgets are lowered by one factor until their sum is at most `bytes`. Budgets that the program sets, before or
-    /// after this call, keep their values. A limit above the sum has no effect. The minimum is about 450 MB with one poller,
+    /// after this call, keep their values. A limit above the sum has no effect. The minimum is about 520 MB with one poller,
     /// most of it for messages of the maximum size. A smaller [`Self::max_message_bytes`] lowers the minimum. The error for
     /// a smaller limit contains the minimum. Lower budgets also lower the limits per peer and the number of peers that can
     /// have sessions, as described for [`Self::srq_depth`].
