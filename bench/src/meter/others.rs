@@ -1,7 +1,7 @@
 //! Load that other programs put on the machine during a run.
 //!
-//! A compiler that runs next to a measurement slows it down more than any change to the program does. It slows all
-//! repetitions alike, so statistics over the repetitions cannot detect it.
+//! A compiler that runs during a measurement can slow it down more than the change being measured does. All repetitions slow
+//! down alike, so statistics over the repetitions cannot detect it.
 
 use std::collections::BTreeMap;
 use std::fs;

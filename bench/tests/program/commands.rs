@@ -241,7 +241,7 @@ fn rest_and_shared_announce_or_omit_build_of_other_systems() {
         assert!(!String::from_utf8_lossy(&output.stdout).contains("tonic"));
         let help = bench(&format!("{} --help", line.split_once(' ').unwrap().0)).stdout;
         let help = String::from_utf8_lossy(&help).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("The first time, cargo builds them, which takes some minutes"), "{help}");
+        assert!(help.contains("The first run builds them with cargo, which takes some minutes"), "{help}");
     }
 }
 

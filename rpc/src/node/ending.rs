@@ -161,7 +161,7 @@ impl NodeInner {
             tracing::error!(
                 address = %self.local_address,
                 cause = FORKED,
-                "node not ended by a forked process"
+                "drain or shutdown ignored in a forked process"
             );
         }
         is_forked

@@ -36,7 +36,7 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// One in this number of ended calls of a method is recorded.
+/// Sampling interval: one in this many ended calls of a method is recorded.
 const SAMPLED: u64 = 64;
 
 /// Name that represents all methods that the node does not serve.

@@ -63,8 +63,8 @@ impl Transport {
         self.res.time.now()
     }
 
-    /// Advances the time to at least `time`, which was read from the clock during this turn after a long handler.
-    /// Later messages then carry the correct time left.
+    /// Advances the poller's time to at least `time`. A handler may have run for long since the turn began, and later
+    /// messages would otherwise contain too long a remaining time.
     pub fn advance(&mut self, time: Time) {
         self.res.time.advance(time);
     }

@@ -102,7 +102,14 @@ impl CmMachine {
                 let is_taken_back = matches!((role, &kind), (Role::Tgt(_), CmEventKind::Rejected(_)));
                 let transient = transient || is_taken_back;
                 #[cfg(feature = "identity")]
-                let (cause, transient) = self.handshake_cause(peer, number).unwrap_or((cause, transient));
+                let (cause, transient) = match self.handshake_cause(peer, number) {
+                    // Only calls of this node wait for the cause of a failure that is not transient.
+                    Some((own, is_transient)) => {
+                        let is_named = self.peers.get(peer).is_some_and(|peer| peer.named);
+                        (own, is_transient || transient && !is_named)
+                    }
+                    None => (cause, transient),
+                };
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
                 self.remember_mtu(peer, number, cause);
                 // A session that pollers wait for, or that was up, is logged where they are notified.

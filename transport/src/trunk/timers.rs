@@ -183,8 +183,8 @@ impl Trunk {
         self.silence.heard_ms = res.time.now_ms();
     }
 
-    /// Brings the next check for a keepalive forward, because the peer has acknowledged a message whose answer may be
-    /// awaited, or because work waits.
+    /// Moves the next keepalive check to at most `keepalive_ms` from now. Called after an acknowledgement, when a reply may
+    /// still be awaited, and while work waits for a resource.
     pub(super) fn probe_soon(&mut self, res: &mut Resources) {
         let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         self.silence.check_ms = self.silence.check_ms.min(soon_ms);

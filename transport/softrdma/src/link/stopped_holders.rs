@@ -75,7 +75,7 @@ impl StoppedHolders {
                 tracing::warn!(
                     pid,
                     ?addresses,
-                    cause = "the process that has the UDP port there is stopped",
+                    cause = "the process that holds the UDP port at these addresses is stopped",
                     remedy = "continue (SIGCONT) or end that process",
                     "new clients do not reach this process"
                 );
@@ -85,7 +85,7 @@ impl StoppedHolders {
                 tracing::info!(
                     pid,
                     ?addresses,
-                    cause = "the process that has the UDP port there runs again",
+                    cause = "the process that holds the UDP port at these addresses runs again",
                     "new clients reach this process again"
                 );
             }

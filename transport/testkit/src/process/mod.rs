@@ -165,7 +165,7 @@ impl Process {
         let Some(input) = &mut self.input else {
             return Err(ProcessError::InputClosed { name: self.name.clone() });
         };
-        // Write the line at once, so that a reader never reads half of it.
+        // Write the line and its newline in one call, so that the reader does not see a partial line.
         let written = input.write_all(format!("{line}\n").as_bytes()).and_then(|()| input.flush());
         written.map_err(|cause| ProcessError::Input { name: self.name.clone(), cause })
     }

@@ -263,7 +263,7 @@ fn forged_request_with_numbers_of_peer_ends_no_connection() {
         network.run(milliseconds(500));
     }
     assert!(network.nodes[A].is_established(active) && network.nodes[B].is_established(passive));
-    // A connection that is being established, with A's reply in transit, does not end either.
+    // A connection whose REQ B has not answered yet does not end either.
     network.nodes[B].accepts = false;
     let next = network.connect(Transport::Xrc, 0x18);
     network.run(milliseconds(10));

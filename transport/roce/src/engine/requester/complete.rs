@@ -10,7 +10,7 @@ use trunkline_verbs::{CompletionFlags, CompletionStatus, Psn, QpState};
 enum Position {
     /// Already acknowledged.
     Past,
-    /// Outstanding.
+    /// Sent, but not yet acknowledged.
     Outstanding,
     /// Never sent.
     Beyond,

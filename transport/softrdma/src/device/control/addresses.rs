@@ -209,7 +209,7 @@ impl Addresses {
                 tracing::warn!(
                     address = %own,
                     port = at.port(),
-                    cause = "another program has the UDP port there",
+                    cause = "another program holds the UDP port at this address",
                     %owner,
                     remedy = owner.remedy(false),
                     "listener address not served"
