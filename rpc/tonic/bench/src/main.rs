@@ -174,7 +174,12 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
     for repetition in 1..=run.repetitions {
         let is_chosen = |of: &Transport| run.transport.is_empty() || run.transport.contains(of);
         for transport in Transport::ALL.into_iter().filter(is_chosen) {
-            let _unwritten = writeln!(io::stderr(), "repetition {repetition} of {}: {}", run.repetitions, transport.title());
+            let _unwritten = writeln!(
+                io::stderr(),
+                "repetition {repetition} of {}: {}",
+                run.repetitions,
+                transport.title()
+            );
             let folder = tempfile::tempdir()?;
             let server = Server::start(
                 transport,
