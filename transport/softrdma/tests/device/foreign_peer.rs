@@ -91,14 +91,24 @@ fn fatal_nak_is_accepted_as_first_packet_of_foreign_peer() {
 }
 
 #[test]
-fn congestion_notification_applies_only_to_connected_qp() {
-    let mut setup = Setup::new();
-    setup.send(0);
-    for (number, taken) in [(0x00ab_cdef, 0), (setup.hands.tgt.number().get(), 1)] {
-        let mut cnp = Packet::new(Opcode::CNP, QpNumber::new(number), Psn::new(0), &[0; 16]);
-        cnp.bth.congestion = Bth::BECN;
-        setup.received(|hands| hands.send_packet(&cnp, |_| {}));
-        assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
+fn congestion_notification_applies_only_to_connected_qp_of_foreign_peer() {
+    for is_foreign in [true, false] {
+        let mut setup = Setup::new();
+        // An identification of 0 is one of a software device, which sends no notifications.
+        let identification = |of_foreign| if is_foreign { of_foreign } else { 0 };
+        setup.send(identification(500));
+        assert!(setup.send(identification(501)));
+        for (number, of_foreign, taken) in
+            [(0x00ab_cdef, 502, 0), (setup.hands.tgt.number().get(), 503, u64::from(is_foreign))]
+        {
+            let mut cnp = Packet::new(Opcode::CNP, QpNumber::new(number), Psn::new(0), &[0; 16]);
+            cnp.bth.congestion = Bth::BECN;
+            let identification = identification(of_foreign);
+            setup.received(|hands| {
+                hands.send_packet(&cnp, |headers| headers.v4_identification = identification);
+            });
+            assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
+        }
     }
 }
 
