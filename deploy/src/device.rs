@@ -3,6 +3,7 @@
 //! Tests how a program handles the removal of an RDMA device, without RDMA hardware. Affects devices opened with
 //! `TRUNKLINE_REMOVABLE=on` and this runtime directory, including devices of the drop-in libraries.
 
+use crate::nodes::unless_absent;
 use crate::streams::{finish, warn};
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -87,13 +88,7 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
 fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
-    let shown = || match list_devices(directory) {
-        Err(absent @ HostError::Absent { .. }) => {
-            warn(absent);
-            Ok(DeviceList::default())
-        }
-        listed => listed.map_err(text),
-    };
+    let shown = || unless_absent(list_devices(directory), true, DeviceList::default).map_err(text);
     match command {
         DeviceCommand::List(Format { json: false }) => Ok(table(&shown()?)),
         DeviceCommand::List(Format { json: true }) => {

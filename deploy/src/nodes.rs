@@ -229,27 +229,40 @@ pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
 /// # Errors
 /// The exit status of the program if the directory cannot be used.
 pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>, ExitCode> {
-    let error = match ask_nodes(None, request, PATIENCE) {
-        Ok(found) => return Ok(found),
-        Err(error) => error,
-    };
-    let is_absent = matches!(error, HostError::Absent { .. });
-    if is_first || !is_absent {
-        warn(&error);
+    unless_absent(ask_nodes(None, request, PATIENCE), is_first, Vec::new).map_err(|error| {
+        warn(error);
+        ExitCode::FAILURE
+    })
+}
+
+/// Returns the result, or the value of `none` if the runtime directory does not exist, with a note on standard error if
+/// `is_noted`.
+///
+/// # Errors
+/// Other errors of the result.
+pub(crate) fn unless_absent<T>(
+    result: Result<T, HostError>,
+    is_noted: bool,
+    none: impl FnOnce() -> T,
+) -> Result<T, HostError> {
+    match result {
+        Err(absent @ HostError::Absent { .. }) => {
+            if is_noted {
+                warn(absent);
+            }
+            Ok(none())
+        }
+        result => result,
     }
-    if is_absent { Ok(Vec::new()) } else { Err(ExitCode::FAILURE) }
 }
 
 /// Lists the nodes. If the runtime directory does not exist, the list is empty, with a note on standard error. Exit status 1
 /// if a process does not answer, the directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
-    let listing = match listing(None, Duration::from_millis(arguments.interval_ms)) {
+    let listing = listing(None, Duration::from_millis(arguments.interval_ms));
+    let listing = match unless_absent(listing, true, || list(&[], &BTreeMap::new())) {
         Ok(listing) => listing,
-        Err(absent @ HostError::Absent { .. }) => {
-            warn(absent);
-            list(&[], &BTreeMap::new())
-        }
         Err(error) => {
             warn(error);
             return ExitCode::FAILURE;
@@ -356,7 +369,6 @@ fn json(listing: &Listing) -> String {
 
 /// Returns a table with a line for each node and for each path to its peers.
 fn table(listing: &Listing) -> String {
-    let pid = |pid: &Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text =
         format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
     for ListedNode { pid: own, status: node, rates } in &listing.nodes {
@@ -369,7 +381,7 @@ fn table(listing: &Listing) -> String {
             format_args!(
                 "{:<45} {:>8} {:>7} {:>4} {sessions:>8}{removed}",
                 node.address.to_string(),
-                pid(own),
+                pid(*own),
                 node.pollers,
                 node.connections
             ),
@@ -393,11 +405,15 @@ fn table(listing: &Listing) -> String {
 
 /// Appends a line for each process that does not answer.
 pub(crate) fn silent_lines(text: &mut String, silent_pids: &[Option<u32>]) {
-    for pid in silent_pids {
-        let pid = pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+    for silent in silent_pids {
         let why = "it is stopped, too busy, ending, or of another version";
-        line(text, format_args!("process {pid} does not answer: {why}"));
+        line(text, format_args!("process {} does not answer: {why}", pid(*silent)));
     }
+}
+
+/// Returns a process id, or `-` for an unknown process.
+pub(crate) fn pid(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())
 }
 
 /// Adds a line, escaped: names and causes can come from peers.

@@ -2,7 +2,7 @@
 //!
 //! A node answers from its CM thread with events that it always records, so a node with stuck handlers answers too.
 
-use crate::nodes::{NOT_VISIBLE, ask, line};
+use crate::nodes::{NOT_VISIBLE, ask, line, pid};
 use crate::streams::{ascii, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
@@ -95,7 +95,6 @@ fn json(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> Value {
 
 /// Returns a table with a line for each node and event.
 fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String {
-    let pid = |pid: Option<u32>| pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
     let mut text = String::new();
     for (node, record) in records {
         line(&mut text, format_args!("{}  process {}", record.address, pid(node.pid)));

@@ -1,7 +1,7 @@
 //! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
 
 use crate::nodes::{
-    NOT_VISIBLE, UdpPort, ask, line, peer_line, ports_of_silent, rates, seconds, silent_lines, status,
+    NOT_VISIBLE, UdpPort, ask, line, peer_line, pid, ports_of_silent, rates, seconds, silent_lines, status,
 };
 use crate::streams::{ascii, print};
 use clap::Args;
@@ -180,11 +180,11 @@ fn table(
     let us = |time: Option<Duration>| number(time.map(|time| time.as_secs_f64() * 1e6));
     let mut text = String::new();
     for node in found {
-        let pid = node.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
         let Some(status) = status(node) else { continue };
         let before = earlier.get(&node.name);
         let retransmits = number(retransmits_per_s(&status, before));
         let address = status.address.to_string();
+        let pid = pid(node.pid);
         line(&mut text, format_args!("{address}  process {pid}, retransmissions/s {retransmits}"));
         let methods = methods(&status, before);
         if !methods.is_empty() {

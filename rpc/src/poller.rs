@@ -1,8 +1,8 @@
 //! The RPC half of a poller. It drives the transport, takes work from queues, sends and dispatches calls, and runs tasks.
 //!
-//! Only the poller's thread uses it. `client::Calls` contains the state of outgoing calls and `server::Dispatch` that of
-//! incoming ones; this file only routes. It never blocks, and does not read the clock on a call's path, because the
-//! transport provides the time of the turn.
+//! Only the poller's thread uses it. `client::Calls` contains outgoing calls and `server::Dispatch` incoming calls; this
+//! file only routes. It never blocks, and does not read the clock on a call's path, because the transport provides the time
+//! of the turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
@@ -767,7 +767,7 @@ impl Rpc {
 
     fn shutdown(&mut self, transport: &mut Transport) {
         // The shutdown has already begun, unless another poller panicked.
-        let _was_serving = self.inbox.lifecycle().begin_end();
+        self.inbox.lifecycle().begin_end();
         self.calls.close_to_outside(transport.now());
         self.parked.close(false);
         if mutant!(drained_is_told_before_the_end_of_handlers) {

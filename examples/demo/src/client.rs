@@ -2,6 +2,7 @@
 
 use crate::cli::Demo;
 use crate::failure::Failure;
+use crate::log;
 use crate::progress::Progress;
 use crate::report::Report;
 use crate::service::{Entry, PIECE, TreeClient};
@@ -104,8 +105,7 @@ fn fetch(demo: &Demo, client: &TreeClient, listing: &[Entry], stop: &Stop) -> Re
             bytes.fetch_add(length, Ordering::Relaxed);
             let path = below(&root, &entry.path)?;
             if digest != digest_of(&path).map_err(Failure::file(&path))? {
-                let _unwritten =
-                    writeln!(io::stderr(), "demo client: {} differs from the disk", path.display());
+                log::line(format_args!("demo client: {} differs from the disk", path.display()));
                 *mismatches.lock().unwrap_or_else(PoisonError::into_inner) += 1;
             }
         }

@@ -1,7 +1,8 @@
 //! The demo's log on standard error, and `TRUNKLINE_LOG`, which selects its content.
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::fmt::Display;
+use std::io::{self, IsTerminal as _, Write as _};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -16,11 +17,15 @@ const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a lev
 /// Returns a text that names the invalid part and the remedy.
 pub(crate) fn to_stderr() -> Result<(), String> {
     let filter = filter(std::env::var_os("TRUNKLINE_LOG"))?;
-    let lines = tracing_subscriber::fmt::layer()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+    let lines =
+        tracing_subscriber::fmt::layer().with_ansi(io::stderr().is_terminal()).with_writer(io::stderr);
     tracing_subscriber::registry().with(lines).with(filter).init();
     Ok(())
+}
+
+/// Writes a line to standard error. A failed write is ignored, because the exit status has the result; `eprintln!` panics.
+pub(crate) fn line(text: impl Display) {
+    let _unwritten = writeln!(io::stderr(), "{text}");
 }
 
 /// Parses a selection. The parser of `Targets` takes any word that is not a level for the name of a target.

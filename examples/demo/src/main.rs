@@ -19,13 +19,12 @@ use clap::Parser as _;
 use cli::{Cli, Half};
 use failure::Failure;
 use signals::Stop;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Err(error) = log::to_stderr() {
-        let _unwritten = writeln!(io::stderr(), "demo: TRUNKLINE_LOG: {error}");
+        log::line(format_args!("demo: TRUNKLINE_LOG: {error}"));
         return ExitCode::from(2);
     }
     match run(&cli) {
@@ -36,7 +35,7 @@ fn main() -> ExitCode {
                 Some(Half::Server) => "demo server",
                 Some(Half::Client { .. }) => "demo client",
             };
-            let _unwritten = writeln!(io::stderr(), "{role}: {failure}");
+            log::line(format_args!("{role}: {failure}"));
             ExitCode::from(1)
         }
     }

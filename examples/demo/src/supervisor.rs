@@ -4,8 +4,9 @@
 //! process. When this process ends for any reason, they read end-of-file and stop.
 
 use crate::failure::Failure;
+use crate::log;
 use crate::signals::{Stop, Why};
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -24,12 +25,12 @@ pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
         Ended::Client(status) => {
             server.end()?;
             if let Some(signal) = status.signal() {
-                let _unwritten = writeln!(io::stderr(), "demo: the client was ended by signal {signal}");
+                log::line(format_args!("demo: the client was ended by signal {signal}"));
             }
             Ok(if status.success() { 0 } else { 1 })
         }
         Ended::Server(status) => {
-            let _unwritten = writeln!(io::stderr(), "demo: the server ended before the client ({status})");
+            log::line(format_args!("demo: the server ended before the client ({status})"));
             // The client detects the failure and reports it.
             client.finish(GRACE)?;
             Ok(1)
@@ -37,7 +38,7 @@ pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
         Ended::Asked => {
             client.end()?;
             server.end()?;
-            let _unwritten = writeln!(io::stderr(), "demo: stopped by a signal; both processes have ended");
+            log::line(format_args!("demo: stopped by a signal; both processes have ended"));
             Ok(1)
         }
     }
@@ -105,8 +106,7 @@ impl Half {
         let give_up = Instant::now() + grace;
         while self.0.try_wait()?.is_none() {
             if Instant::now() > give_up {
-                let _unwritten =
-                    writeln!(io::stderr(), "demo: process {} did not end in time and is killed", self.0.id());
+                log::line(format_args!("demo: process {} did not end in time and is killed", self.0.id()));
                 self.0.kill()?;
                 self.0.wait()?;
                 return Ok(());

@@ -64,7 +64,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` if the handler failed with an error of its own type.
+    /// `Internal` if the handler failed with an application error.
     #[inline(always)]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
@@ -74,7 +74,7 @@ impl Response {
     /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
     ///
     /// # Errors
-    /// `Internal` if the encoded part is invalid, or if the handler failed with an error of its own type.
+    /// `Internal` if the encoded part is invalid, or if the handler failed with an application error.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
         match self.encoded_part() {

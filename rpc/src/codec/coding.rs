@@ -43,8 +43,8 @@ use std::marker::PhantomData;
 /// # fn main() {}
 /// ```
 pub trait Codec: 'static {
-    /// Number on the wire. Each request contains the number, and a server refuses requests whose number differs from that of
-    /// the service's codec. Trunkline uses 0 to 127. Codecs of programs use 128 to 255.
+    /// Number on the wire. Each request contains the number, and a server refuses requests with another number than its
+    /// codec's. Trunkline uses 0 to 127. Codecs of programs use 128 to 255.
     const ID: u8;
     /// Name for error messages.
     const NAME: &'static str;

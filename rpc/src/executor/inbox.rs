@@ -376,7 +376,7 @@ impl Inboxes {
     /// Refuses all calls, because the node failed to start.
     pub(crate) fn close(&self) {
         for inbox in self.iter() {
-            let _was_serving = inbox.lifecycle().begin_end();
+            inbox.lifecycle().begin_end();
             inbox.close();
         }
     }

@@ -202,7 +202,7 @@ impl Replier {
     /// Creates a reply with raw bytes.
     ///
     /// # Errors
-    /// Never fails. Its signature is that of `value`, so that stubs can treat both alike.
+    /// Never fails. The signature equals the one of `value`, so that stubs can treat both alike.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.buffers().take(), body: body.into() })

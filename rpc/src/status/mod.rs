@@ -271,7 +271,7 @@ impl Status {
     /// Returns the metadata sent with the status, at the end of the response. Empty by default.
     ///
     /// A caller gets the metadata that the handler set with
-    /// [`Context::set_trailing_metadata`](crate::Context::set_trailing_metadata), followed by that of
+    /// [`Context::set_trailing_metadata`](crate::Context::set_trailing_metadata), followed by the metadata set with
     /// [`Status::with_metadata`].
     #[must_use]
     pub fn metadata(&self) -> &Metadata {
@@ -301,7 +301,7 @@ impl Status {
         Self { may_have_run: true, ..self }
     }
 
-    /// Converts the status to that of a call refused by an interceptor. The handler has not run, even if the status comes
+    /// Converts the status to the status of a call refused by an interceptor. The handler has not run, even if the status comes
     /// from another call that has.
     pub(crate) fn before_run(self) -> Self {
         let is_of_caller = matches!(self.code, Code::Unauthenticated | Code::PermissionDenied);

@@ -137,7 +137,7 @@ impl ItemBuffer {
     /// Adds raw bytes.
     ///
     /// # Errors
-    /// Never fails. Its signature is that of `value`, so that stubs can treat both alike.
+    /// Never fails. The signature equals the one of `value`, so that stubs can treat both alike.
     pub fn bytes(&mut self, item: Bytes) -> Result<(), Status> {
         self.added += item.len();
         self.items.push(DATA_BYTES, BATCH_BYTES, Item::Own(item));

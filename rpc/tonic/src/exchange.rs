@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};
 
-/// Maximum size of a piece of a body, in bytes.
+/// Maximum size of a piece of a body, in bytes, except for the first frame of a response.
 pub(crate) const MAX_PIECE: usize = 256 << 10;
 /// Maximum size of a body that is sent as an argument, in bytes.
 pub(crate) const MAX_WHOLE: usize = 4 << 20;

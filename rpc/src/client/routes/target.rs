@@ -77,7 +77,7 @@ impl Target {
     }
 
     /// Sets the name that every server of the target must prove. The name can be a DNS name, a SPIFFE URI or an IP address.
-    /// By default, servers found through a host name must prove the host name, and other servers must prove their IP
+    /// Without this, servers found through a host name must prove the host name, and other servers must prove their IP
     /// address.
     ///
     /// A node without an identity does not compare names, and its calls to such a target fail with `Unauthenticated`. Calls

@@ -2,7 +2,7 @@
 
 use super::Opcode;
 
-/// Reason why a datagram is not a valid packet. The fault is always that of the sender or the network.
+/// Reason why a datagram is not a valid packet. The sender or the network is always at fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {

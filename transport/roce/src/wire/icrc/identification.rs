@@ -74,7 +74,7 @@ const fn powers_of_back() -> [Map; 17] {
 /// ignored. Software devices send identification 0. One in 65,536 corrupted packets also has a solution. IPv6 has no
 /// identification, so the result is `Some(0)` or `None`.
 ///
-/// The cost is that of [`super::check`], plus about 200 instructions if the identification is not 0. No state is kept
+/// Costs as much as [`super::check`], plus about 200 instructions if the identification is not 0. No state is kept
 /// between packets.
 #[must_use]
 pub fn solve_identification(headers: &IpUdp, payload_with_icrc: &[u8]) -> Option<u16> {

@@ -27,9 +27,8 @@
 //! senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a thread sleeps for
 //! the shard; the thread then polls the rings whose senders have the bell once more. A poller that does not wait for
 //! acknowledgements is not woken for one, and handles it with the next packet or timer. Senders without the bell,
-//! because there are [`MAX_BELLS`] already or no descriptor is left, wake this side through a message between members.
-//! That message arrives at the first shard; the thread that receives it also runs the shard to which the message is
-//! addressed.
+//! because there are [`MAX_BELLS`] already or no descriptor is left, wake this side through a message between members. It
+//! arrives at the first shard; the thread that receives it also runs the shard to which the message is addressed.
 
 mod bell;
 mod choice;
