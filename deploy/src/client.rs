@@ -1,5 +1,6 @@
 //! The client side of `trunkctl ping` and `trunkctl health`: its options and its node.
 
+use crate::setup_log::SetUpLog;
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,15 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSo
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trunkline::device::PathChoice;
 use trunkline::report::{EventKind, PeerKey, RecordedEvent};
 use trunkline::stub::CODES;
 use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
-
-/// Cause of a time limit that passes before the first attempt has an outcome.
-const NO_OUTCOME: &str =
-    "the first attempt to connect has no outcome yet: a longer time limit gives the cause";
 
 /// The server, and the identities that the client proves and expects.
 #[derive(Debug, Args)]
@@ -51,15 +48,55 @@ pub struct ClientArguments {
 }
 
 impl ClientArguments {
-    /// Starts the client's node.
+    /// Looks up the server, starts the client's node, and opens a session. Adds the steps to the log.
+    ///
+    /// # Errors
+    /// The cause of the failure, or the last known one after the time limit.
+    pub(crate) fn open(&self, limit: Duration, log: &SetUpLog) -> Result<(Node, Channel), Failure> {
+        let began = Instant::now();
+        let (address, _) = PeerKey::split_udp_port(&self.address).map_err(|error| error.to_string())?;
+        let name = address.to_owned();
+        let found = within(limit, move || Ok::<_, io::Error>(name.to_socket_addrs()?.collect::<Vec<_>>()))
+            .ok_or_else(|| {
+                Failure::expired(format!("the name servers do not answer for {address} within {limit:?}"))
+            })?
+            .map_err(|error| {
+                format!(
+                    "{address} has no address: {error}; expected a host and a port, such as shop.example:7000"
+                )
+            })?;
+        if address.parse::<SocketAddr>().is_err() {
+            let found: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
+            log.note(None, "names looked up".to_owned(), &found.join(", "));
+        }
+        let node = self.start(&found)?;
+        let report = node.report();
+        let started = format!("{} {}, {}", report.provider, report.device, report.address);
+        log.note(None, "node started".to_owned(), &started);
+        let channel = self.channel(&node);
+        let ready = channel.ready();
+        match within(limit.saturating_sub(began.elapsed()), move || block_on(ready)) {
+            Some(result) => result?,
+            None => {
+                let causes = Some(last_causes(&node.record())).filter(|causes| !causes.is_empty());
+                let cause = causes.unwrap_or_else(|| log.awaited());
+                return Err(Failure::expired(format!("no session after {limit:?}: {cause}")));
+            }
+        }
+        Ok((node, channel))
+    }
+
+    /// Starts the client's node. The node listens at the addresses from which this host routes to the server on another
+    /// host, since servers dial back to them.
     ///
     /// # Errors
     /// The node cannot start.
-    pub(crate) fn start(&self) -> Result<Node, String> {
+    fn start(&self, servers: &[SocketAddr]) -> Result<Node, String> {
         // The node serves nothing, so it may also use the address of TRUNKLINE_ADDRESS.
         let mut builder = Node::builder().pollers(1).allow_unauthenticated(true);
         if std::env::var_os("TRUNKLINE_ADDRESS").is_none_or(|address| address.is_empty()) {
-            for source in self.sources() {
+            let sources: BTreeSet<_> = servers.iter().copied().filter_map(source).collect();
+            for source in sources {
                 builder = builder.listen((source, 0));
             }
         }
@@ -79,22 +116,8 @@ impl ClientArguments {
         })
     }
 
-    /// Returns the addresses from which this host routes to the server on another host. Servers dial back to them.
-    fn sources(&self) -> BTreeSet<IpAddr> {
-        self.addresses().into_iter().flatten().filter_map(source).collect()
-    }
-
-    /// Looks up the addresses of the server, without its UDP port.
-    ///
-    /// # Errors
-    /// The lookup failed.
-    pub(crate) fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let (address, _) = PeerKey::split_udp_port(&self.address).map_err(io::Error::other)?;
-        Ok(address.to_socket_addrs()?.collect())
-    }
-
     /// Returns a channel to the server.
-    pub(crate) fn channel(&self, node: &Node) -> Channel {
+    fn channel(&self, node: &Node) -> Channel {
         let target = Target::from(self.address.as_str());
         #[cfg(feature = "identity")]
         let target = match &self.name {
@@ -150,6 +173,11 @@ impl From<String> for Failure {
 }
 
 impl Failure {
+    /// Creates the failure of a time limit.
+    fn expired(cause: String) -> Self {
+        Self { cause, code: Some("DEADLINE_EXCEEDED"), reason: Some(Reason::Expired) }
+    }
+
     /// Returns the name of the reason for JSON.
     pub(crate) fn reason_name(&self) -> Option<String> {
         Some(format!("{:?}", self.reason?))
@@ -163,33 +191,19 @@ impl From<Status> for Failure {
     }
 }
 
-/// Waits for a channel's session.
-///
-/// # Errors
-/// The cause of the failure, or the last known one after the time limit.
-pub(crate) fn connect(node: &Node, channel: &Channel, limit: Duration) -> Result<(), Failure> {
+/// Returns the result of a function that may block, or `None` after a time limit.
+fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
-    let ready = channel.ready();
-    // The thread ends with the process if the attempt outlasts the limit.
-    thread::spawn(move || sender.send(block_on(ready)));
-    if let Ok(result) = receiver.recv_timeout(limit) {
-        return Ok(result?);
-    }
-    Err(Failure {
-        cause: format!("no session after {limit:?}: {}", last_causes(&node.record())),
-        code: Some("DEADLINE_EXCEEDED"),
-        reason: Some(Reason::Expired),
-    })
+    // The thread ends with the process if the function outlasts the limit.
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(limit).ok()
 }
 
-/// Returns the cause of the last failed attempt at each server.
+/// Returns the cause of the last failed attempt at each server; empty if no attempt has failed.
 fn last_causes(events: &[RecordedEvent]) -> String {
     let failed = events.iter().filter(|event| event.kind == EventKind::SessionNotMade);
     let causes: BTreeMap<_, _> =
         failed.filter_map(|event| Some((event.peer?.to_string(), &event.cause))).collect();
-    if causes.is_empty() {
-        return NO_OUTCOME.to_owned();
-    }
     causes.iter().map(|(peer, cause)| format!("{peer}: {cause}")).collect::<Vec<_>>().join("; ")
 }
 
@@ -214,6 +228,6 @@ mod tests {
             event(EventKind::CallFailed, one, "expired"),
         ];
         assert_eq!(last_causes(&events), format!("{one}: refused; {two}: no route"));
-        assert_eq!(last_causes(&events[3..]), NO_OUTCOME);
+        assert_eq!(last_causes(&events[3..]), "");
     }
 }

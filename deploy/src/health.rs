@@ -1,6 +1,7 @@
 //! `trunkctl health`: queries a node for the health of a service, for exec probes.
 
-use crate::client::{ClientArguments, Failure, connect};
+use crate::client::{ClientArguments, Failure};
+use crate::setup_log::SetUpLog;
 use crate::streams::finish;
 use clap::Args;
 use serde_json::json;
@@ -74,10 +75,8 @@ pub fn run(arguments: &HealthArguments) -> ExitCode {
 /// # Errors
 /// The exit status and the cause.
 fn ask(arguments: &HealthArguments) -> Result<ServingStatus, (u8, Failure)> {
-    let node = arguments.client.start().map_err(|error| (2, error.into()))?;
-    let channel = arguments.client.channel(&node);
     let limit = Duration::from_millis(arguments.connect_timeout_ms);
-    connect(&node, &channel, limit).map_err(|failure| {
+    let (_node, channel) = arguments.client.open(limit, &SetUpLog::subscribe(false)).map_err(|failure| {
         let address = &arguments.client.address;
         let cause = format!("{}; `trunkctl ping {address}` shows the steps of the session", failure.cause);
         (2, Failure { cause, ..failure })

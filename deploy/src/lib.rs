@@ -17,5 +17,6 @@ pub mod pcap_check;
 pub mod ping;
 pub mod policy;
 pub mod record;
+mod setup_log;
 mod streams;
 pub mod top;

@@ -1,30 +1,21 @@
 //! `trunkctl ping`: opens a session with a node, shows each step, and measures round trips.
-//!
-//! The steps are events that the node logs with the target `trunkline::setup`.
 
-use crate::client::{ClientArguments, Failure, connect};
+use crate::client::{ClientArguments, Failure};
 #[cfg(feature = "identity")]
 use crate::keys::show::Certificate;
+use crate::setup_log::SetUpLog;
 use crate::streams::finish;
 use clap::Args;
 use serde::Serialize;
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use serde_json::json;
 use std::fmt;
 use std::io::{self, Write as _};
-use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline::health::HealthClient;
-use trunkline::report::PeerKey;
 use trunkline::{Channel, Origin, Reason, block_on};
 use trunkline_softrdma::link::printable;
-use trunkline_transport::PeerDown;
 
 /// Find out why a node is not reached, and measure round trips
 ///
@@ -70,84 +61,6 @@ Steps, and what it means if the next one is missing:
   session up        settings agree; calls can be made, if the server has proved the name that the client expects
 Each server that the name leads to is tried, so steps can be repeated.";
 
-/// Cause of a missing session with a server that has answered an earlier packet.
-const SILENT_AFTER_ANSWER: &str = "the peer has answered, and its later packets did not arrive: a firewall drops packets between the UDP ports of \
-     the two nodes, 4791 by default, or the peer has ended or is stopped";
-
-/// A step of the set-up.
-#[derive(Debug)]
-struct Step {
-    /// Address of the server; `None` in steps before the address is known.
-    peer: Option<String>,
-    name: String,
-    detail: String,
-    at: Instant,
-}
-
-/// Collects the steps logged by the node, and prints each as it happens.
-#[derive(Debug)]
-struct SetUpLog {
-    steps: Mutex<Vec<Step>>,
-    /// Leaf certificates proved by servers, DER, by address. Each is the end of a verified chain.
-    certificates: Mutex<BTreeMap<String, Vec<u8>>>,
-    began: Instant,
-    is_printed: bool,
-}
-
-impl SetUpLog {
-    /// Records a step, unless it repeats an earlier one with this server: every connection of the session takes the same
-    /// steps.
-    fn note(&self, peer: Option<String>, name: String, detail: &str) {
-        let detail = printable(detail);
-        let at = Instant::now();
-        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        if steps.iter().any(|step| step.peer == peer && step.name == name) {
-            return;
-        }
-        let ms = since(steps.last().map_or(self.began, |step| step.at), at);
-        if self.is_printed {
-            let peer = peer.as_deref().unwrap_or_default();
-            // The last line reports a failed write.
-            let _unwritten = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
-        }
-        steps.push(Step { peer, name, detail, at });
-    }
-
-    /// Returns the identity of the last server with a session, if any.
-    fn server(&self) -> Option<ServerIdentity> {
-        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let up = steps.iter().rfind(|step| step.name == "session up")?;
-        let certificates = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(ServerIdentity::new(&up.detail, up.peer.as_ref().and_then(|peer| certificates.get(peer))))
-    }
-
-    /// Corrects a cause that states that a server does not answer, if the server has answered.
-    fn corrected(&self, cause: &str) -> String {
-        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let peers = |names: &[&str]| {
-            let named = steps.iter().filter(|step| names.contains(&&*step.name));
-            named.filter_map(|step| step.peer.as_deref()).collect::<BTreeSet<_>>()
-        };
-        let (asked, answered) = (peers(&["request sent"]), peers(&["cookie received", "answered"]));
-        let silent = PeerDown::Unreachable.to_string();
-        if asked == answered {
-            return cause.replace(&silent, SILENT_AFTER_ANSWER);
-        }
-        answered.iter().fold(cause.to_owned(), |cause, peer| {
-            cause.replace(&format!("{peer}: {silent}"), &format!("{peer}: {SILENT_AFTER_ANSWER}"))
-        })
-    }
-
-    fn json(&self) -> Value {
-        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = [self.began].into_iter().chain(steps.iter().map(|step| step.at));
-        let all = steps.iter().zip(before).map(|(step, before)| {
-            json!({ "step": step.name, "server": step.peer, "detail": step.detail, "ms": since(before, step.at) })
-        });
-        all.collect()
-    }
-}
-
 /// The proved identity of a session's server.
 #[derive(Debug, Default, Serialize)]
 struct ServerIdentity {
@@ -161,7 +74,7 @@ struct ServerIdentity {
 
 impl ServerIdentity {
     /// Creates the identity of a session from the detail of its step. `certificate` is the proved certificate.
-    fn new(detail: &str, certificate: Option<&Vec<u8>>) -> Self {
+    fn new(detail: &str, certificate: Option<&[u8]>) -> Self {
         #[cfg(feature = "identity")]
         if let Some(Certificate { names, issuer, not_after, .. }) =
             certificate.and_then(|der| Certificate::parse(der))
@@ -193,94 +106,22 @@ impl fmt::Display for ServerIdentity {
     }
 }
 
-fn since(earlier: Instant, later: Instant) -> f64 {
-    (later - earlier).as_secs_f64() * 1e3
-}
-
-/// Fields of an event of the set-up.
-#[derive(Debug, Default)]
-struct StepFields {
-    peer: String,
-    step: String,
-    detail: String,
-    certificate: Option<Vec<u8>>,
-}
-
-impl Visit for StepFields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        match field.name() {
-            "peer" => self.peer = format!("{value:?}"),
-            "detail" => self.detail = format!("{value:?}"),
-            _ => {}
-        }
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "step" {
-            value.clone_into(&mut self.step);
-        }
-    }
-
-    fn record_bytes(&mut self, field: &Field, value: &[u8]) {
-        if field.name() == "certificate" {
-            self.certificate = Some(value.to_owned());
-        }
-    }
-}
-
-/// Subscriber for the events of the set-up.
-#[derive(Debug)]
-struct SetUpSubscriber(Arc<SetUpLog>);
-
-impl Subscriber for SetUpSubscriber {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "trunkline::setup"
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut fields = StepFields::default();
-        event.record(&mut fields);
-        match fields.certificate {
-            Some(certificate) => {
-                let mut certificates = self.0.certificates.lock().unwrap_or_else(PoisonError::into_inner);
-                certificates.insert(fields.peer, certificate);
-            }
-            None => self.0.note(Some(fields.peer), fields.step, &fields.detail),
-        }
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 /// Pings a node.
 #[must_use]
 pub fn run(arguments: &PingArguments) -> ExitCode {
     let is_printed = !arguments.json;
-    let (steps, certificates) = Default::default();
-    let log = Arc::new(SetUpLog { steps, certificates, began: Instant::now(), is_printed });
-    // The call fails only if a subscriber is already set, as in tests.
-    let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
+    let log = SetUpLog::subscribe(is_printed);
     let mut trips = Vec::new();
     let failure = ping(arguments, &log, &mut trips).err();
     // The cause may contain texts of the server.
-    let cause = failure.as_ref().map(|failure| printable(&log.corrected(&failure.cause)));
-    let server = log.server();
-    let last = log.steps.lock().unwrap_or_else(PoisonError::into_inner).last().map(|step| step.name.clone());
+    let cause = failure.as_ref().map(|failure| printable(&failure.cause));
+    let server = log.session(|up, certificate| ServerIdentity::new(&up.detail, certificate));
+    let last = log.last();
     let text = match (&cause, arguments.json) {
         (_, true) => json!({
             "address": arguments.client.address,
             "steps": log.json(),
-            "failed_after": cause.as_ref().map(|_| last.as_deref().unwrap_or("start")),
+            "failed_after": cause.as_ref().map(|_| last),
             "cause": cause,
             "code": failure.as_ref().and_then(|failure| failure.code),
             "reason": failure.as_ref().and_then(Failure::reason_name),
@@ -289,9 +130,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
         })
         .to_string(),
         (None, false) => summary(&trips),
-        (Some(cause), false) => {
-            format!("failed after \"{}\": {cause}", last.as_deref().unwrap_or("start"))
-        }
+        (Some(cause), false) => format!("failed after \"{last}\": {cause}"),
     };
     if let Some(server) = server.filter(|_| is_printed) {
         // The last line reports a failed write.
@@ -306,22 +145,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
 /// The cause of the missing session or of an unanswered call.
 fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) -> Result<(), Failure> {
     let limit = Duration::from_millis(arguments.timeout_ms);
-    let address = &arguments.client.address;
-    if address.parse::<PeerKey>().is_err() {
-        let found = arguments.client.addresses().map_err(|error| {
-            format!(
-                "{address} has no address: {error}; expected a host and a port, such as shop.example:7000"
-            )
-        })?;
-        let found: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
-        log.note(None, "names looked up".to_owned(), &found.join(", "));
-    }
-    let node = arguments.client.start()?;
-    let report = node.report();
-    let started = format!("{} {}, {}", report.provider, report.device, report.address);
-    log.note(None, "node started".to_owned(), &started);
-    let channel = arguments.client.channel(&node);
-    connect(&node, &channel, limit)?;
+    let (_node, channel) = arguments.client.open(limit, log)?;
     for number in 0..arguments.count {
         if number > 0 {
             thread::sleep(Duration::from_millis(arguments.interval_ms));
@@ -335,7 +159,6 @@ fn ping(arguments: &PingArguments, log: &SetUpLog, trips: &mut Vec<Duration>) ->
                 writeln!(io::stdout(), "  call {number:<11} {:>9.3} ms", trip.as_secs_f64() * 1e3);
         }
     }
-    drop(node);
     Ok(())
 }
 
@@ -362,29 +185,5 @@ fn summary(trips: &[Duration]) -> String {
             format!("{} calls: least {least:.3} ms, median {median:.3} ms, most {most:.3} ms", sorted.len())
         }
         _ => "a session was made; no calls".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cause_after_cookie_or_reply_states_that_server_answered() {
-        let [one, two] = ["10.0.0.1:7000", "10.0.0.2:7000"];
-        let silent = PeerDown::Unreachable;
-        for step in ["cookie received", "answered"] {
-            let (steps, certificates) = Default::default();
-            let log = SetUpLog { steps, certificates, began: Instant::now(), is_printed: false };
-            let note = |peer: &str, step: &str| log.note(Some(peer.to_owned()), step.to_owned(), "");
-            note(one, "request sent");
-            let cause = format!("no connection yet: {silent}");
-            assert_eq!(log.corrected(&cause), cause);
-            note(one, step);
-            assert_eq!(log.corrected(&cause), format!("no connection yet: {SILENT_AFTER_ANSWER}"));
-            note(two, "request sent");
-            let corrected = log.corrected(&format!("{one}: {silent}; {two}: {silent}"));
-            assert_eq!(corrected, format!("{one}: {SILENT_AFTER_ANSWER}; {two}: {silent}"));
-        }
     }
 }

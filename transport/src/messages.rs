@@ -289,6 +289,12 @@ pub enum PeerDown {
          drops packets to the UDP port of its device, 4791 by default; `trunkctl doctor` and `trunkctl nodes` on that host tell which"
     )]
     Unreachable,
+    /// The peer answered one of this node's requests to connect, and further packets from it did not arrive in time.
+    #[error(
+        "the peer has answered, and its later packets did not arrive: a firewall drops packets between the UDP ports of the two nodes, 4791 \
+         by default, or the peer has ended or is stopped"
+    )]
+    NoFurtherAnswer,
     /// The UDP port of the peer's device is closed at this address, as reported by its host or by a firewall
     /// that rejects packets in this way.
     #[error(

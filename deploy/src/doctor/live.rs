@@ -340,9 +340,7 @@ struct Pair {
 
 impl Pair {
     /// Calls the server. Returns the time until the first reply, and the median time of further calls.
-    fn call(&self) -> Result<(Duration, Duration), String> {
-        let folder = Folder::new()
-            .map_err(|error| format!("no temporary directory in {:?}: {error}", std::env::temp_dir()))?;
+    fn call(&self, folder: &Folder) -> Result<(Duration, Duration), String> {
         let node = |ip: IpAddr| {
             let device = SoftOptions {
                 addresses: vec![ip],
@@ -377,7 +375,18 @@ impl Pair {
     }
 
     fn finding(&self, subject: String, remedy: &str) -> Finding {
-        match self.call() {
+        let folder = match Folder::new() {
+            Ok(folder) => folder,
+            Err(error) => {
+                let seen = format!("no temporary directory in {:?}: {error}", std::env::temp_dir());
+                return Finding::failure(
+                    subject,
+                    seen,
+                    "name a directory that this user can write to in TMPDIR",
+                );
+            }
+        };
+        match self.call(&folder) {
             Ok((set_up, call)) => {
                 let (set_up, call) = (set_up.as_millis(), call.as_micros());
                 Finding::ok(subject, format!("{set_up} ms until the first reply, then {call} us per call"))

@@ -60,7 +60,7 @@ pub struct MethodStatus {
     pub service: String,
     /// Name of the method.
     pub method: String,
-    /// Number of failed calls.
+    /// Number of failed calls. Excludes cancelled calls, which end in normal operation when a client leaves.
     pub failed: u64,
     /// Number of failed calls that ended before they began.
     pub refused: u64,
@@ -78,7 +78,7 @@ impl MethodStatus {
             side: side.to_owned(),
             service: report.service.to_owned(),
             method: report.method.to_owned(),
-            failed: report.failed.iter().map(|failed| failed.calls).sum(),
+            failed: report.failed.iter().filter(|row| row.code != "CANCELLED").map(|row| row.calls).sum(),
             refused: report.refused,
             running: report.running,
             latency: report.latency.clone(),
@@ -277,6 +277,7 @@ pub(super) fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FailedCalls;
 
     fn peer(port: u16) -> PeerStatus {
         let path = |path: &str, why: &str| PathStatus { path: path.into(), why: why.into(), qps: 2 };
@@ -322,6 +323,22 @@ mod tests {
         for peers in [0, 1, 5] {
             assert_eq!(NodeStatus::parse(&node(peers).to_text()), Some(node(peers)));
         }
+    }
+
+    #[test]
+    fn cancelled_calls_do_not_count_as_failed() {
+        let rows = [("NOT_FOUND", 2), ("CANCELLED", 9), ("ERROR", 3)];
+        let report = MethodReport {
+            service: "Kv",
+            method: "get",
+            calls: 14,
+            failed: rows.map(|(code, calls)| FailedCalls { code, calls }).into(),
+            refused: 0,
+            running: 0,
+            latency: Histogram::default(),
+            queued: Histogram::default(),
+        };
+        assert_eq!(MethodStatus::of("server", &report).failed, 5);
     }
 
     #[test]

@@ -115,7 +115,10 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
         let row = self.failures.max(self.short_lived);
         let refused = pause(REFUSED_FIRST, REFUSED_DOUBLINGS, row);
-        let (pause, waited) = if matches!(cause, PeerDown::Unreachable | PeerDown::NoConnectionBack) {
+        let (pause, waited) = if matches!(
+            cause,
+            PeerDown::Unreachable | PeerDown::NoFurtherAnswer | PeerDown::NoConnectionBack
+        ) {
             self.unanswered = self.unanswered.saturating_add(1);
             (pause(UNANSWERED_FIRST, UNANSWERED_DOUBLINGS, self.unanswered), UNANSWERED_WAITED)
         } else {

@@ -654,7 +654,7 @@ impl CmMachine {
         let (now, device) = (self.now(), self.device_of(key));
         let Some(peer) = self.peers.get_mut(key).filter(|_| self.socket.is_some()) else { return cause };
         let is_early = self.searched.is_some_and(|searched| now - searched < SEARCH_INTERVAL);
-        if cause != PeerDown::Unreachable || is_early {
+        if !matches!(cause, PeerDown::Unreachable | PeerDown::NoFurtherAnswer) || is_early {
             return cause;
         }
         self.searched = Some(now);

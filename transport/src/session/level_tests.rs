@@ -269,7 +269,7 @@ fn each_half_of_session_with_handshake_has_time_limit() {
         (1, answered, now, PeerDown::NoConnectionBack),
         (2, exchanging(now, Levels::Encrypted), told, timed_out),
         (3, client, told, timed_out),
-        (4, proved, late, PeerDown::Unreachable),
+        (4, proved, late, PeerDown::NoFurtherAnswer),
     ] {
         let (end, mut actions) = (start + HANDSHAKE_LIMIT, Vec::new());
         machine.tick(Time(end.0 - 1), &mut actions);

@@ -873,6 +873,10 @@ impl Machine {
             // Search for a flow that passes, since firewalls and addresses change.
             self.find_flow();
         }
+        let cause = match cause {
+            PeerDown::Unreachable if session.is_answered() => PeerDown::NoFurtherAnswer,
+            cause => cause,
+        };
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
         }
@@ -1056,6 +1060,11 @@ impl Session {
             _ => false,
         };
         is_silent && self.echo.is_some() && !self.answered.contains(&true)
+    }
+
+    /// Returns true if the peer answered a request to connect.
+    fn is_answered(&self) -> bool {
+        self.unproven > 0 || self.answered.contains(&true)
     }
 
     /// Returns true if the peer has yet to prove its name.

@@ -247,10 +247,18 @@ fn transient_failures_are_retried_with_backoff() {
 }
 
 #[test]
-fn accepting_peer_without_connection_back_is_reported_as_no_connection_back() {
-    for (is_answered, cause) in [(false, PeerDown::Unreachable), (true, PeerDown::NoConnectionBack)] {
+fn expired_attempt_is_reported_by_last_answer_of_peer() {
+    let rows = [
+        (false, false, PeerDown::Unreachable),
+        (true, false, PeerDown::NoFurtherAnswer),
+        (true, true, PeerDown::NoConnectionBack),
+    ];
+    for (has_cookie, is_answered, cause) in rows {
         let mut machine = dialing(Time(1_000_000));
         let mut actions = Vec::new();
+        if has_cookie {
+            machine.unproven(Time(1_000_000), 1, 0, &mut actions);
+        }
         if is_answered {
             machine.answered(Time(1_000_000), 1, 0, welcome(PEER, 7, 1), &mut actions);
         }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use trunkline_verbs::Time;
@@ -53,7 +54,7 @@ pub enum Owner {
 /// The runtime directory of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuntimeDirectory {
-    /// Path of the directory.
+    /// Path of the directory. It begins with `/proc/PID/root` if the process has another directory mounted at the path.
     pub path: PathBuf,
     /// True if the process's files in the directory were removed, so that processes that start later do not
     /// find it.
@@ -316,7 +317,7 @@ fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
         }
         let program = fs::read(process.join("comm")).unwrap_or_default();
         let program = String::from_utf8_lossy(&program).trim_end().to_owned();
-        let directories = links.iter().filter_map(|link| runtime_directory_of(link));
+        let directories = links.iter().filter_map(|link| runtime_directory_of(&process, link));
         let runtime_directory = directories.reduce(|first, other| match first.is_emptied {
             true => other,
             false => first,
@@ -338,13 +339,21 @@ fn links_of(process: &Path) -> Vec<PathBuf> {
     entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
 }
 
-/// Returns the runtime directory if the link refers to the lock file of a member. The kernel marks links to
-/// removed files.
-fn runtime_directory_of(link: &Path) -> Option<RuntimeDirectory> {
+/// Returns the runtime directory if a link of the process refers to the lock file of a member. The kernel marks links
+/// to removed files.
+fn runtime_directory_of(process: &Path, link: &Path) -> Option<RuntimeDirectory> {
     let name = link.file_name()?.to_str()?;
     let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
     let is_network = folder.file_name()?.to_str()?.starts_with("net-");
-    let path = folder.parent().filter(|_| is_network)?.to_owned();
+    let mut path = folder.parent().filter(|_| is_network)?.to_owned();
+    // The path is that of the process's mount namespace.
+    let seen_by_process = process.join("root").join(path.strip_prefix("/").ok()?);
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    if let Some(theirs) = identity(&seen_by_process)
+        && identity(&path) != Some(theirs)
+    {
+        path = seen_by_process;
+    }
     Some(RuntimeDirectory { path, is_emptied: name.ends_with(" (deleted)") })
 }
 
@@ -467,7 +476,7 @@ mod tests {
     #[test]
     fn locks_of_members_lead_to_their_directory() {
         let of = |text| {
-            runtime_directory_of(Path::new(text))
+            runtime_directory_of(Path::new("/proc/self"), Path::new(text))
                 .map(|found| (found.path.display().to_string(), found.is_emptied))
         };
         let path = "/run/user/1/trunkline/net-4026531840.6/slot-3";
@@ -477,5 +486,18 @@ mod tests {
         for other in ["/run/net-4026531840.6/registry", "/run/other/slot-3", "socket:[7]", "/"] {
             assert_eq!(of(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn directory_of_other_mount_at_same_path_is_named_by_root_of_process() {
+        let [own, process] = [(); 2].map(|()| trunkline_testkit::Folder::new().unwrap());
+        let path = own.path();
+        let of = || runtime_directory_of(process.path(), &path.join("net-7/slot-3")).unwrap().path;
+        std::os::unix::fs::symlink("/", process.path().join("root")).unwrap();
+        assert_eq!(of(), path);
+        fs::remove_file(process.path().join("root")).unwrap();
+        let other = process.path().join("root").join(path.strip_prefix("/").unwrap());
+        fs::create_dir_all(&other).unwrap();
+        assert_eq!(of(), other);
     }
 }

@@ -1,0 +1,193 @@
+//! Steps of a session's set-up, collected from the node's events with target `trunkline::setup`.
+
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber, subscriber};
+use trunkline_softrdma::link::printable;
+
+/// A step of the set-up.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// Address of the server; `None` in steps before the address is known.
+    peer: Option<String>,
+    pub(crate) name: String,
+    pub(crate) detail: String,
+    at: Instant,
+}
+
+/// Collects the steps logged by the node.
+#[derive(Debug)]
+pub(crate) struct SetUpLog {
+    steps: Mutex<Vec<Step>>,
+    /// Leaf certificates proved by servers, DER, by address. Each is the end of a verified chain.
+    certificates: Mutex<BTreeMap<String, Vec<u8>>>,
+    began: Instant,
+    is_printed: bool,
+}
+
+impl SetUpLog {
+    fn new(is_printed: bool) -> Self {
+        let (steps, certificates) = Default::default();
+        Self { steps, certificates, began: Instant::now(), is_printed }
+    }
+
+    /// Creates a log and subscribes it to the events of this process. Prints each step when it is reached if `is_printed`
+    /// is true.
+    pub(crate) fn subscribe(is_printed: bool) -> Arc<Self> {
+        let log = Arc::new(Self::new(is_printed));
+        // The call fails only if a subscriber is already set, as in tests.
+        let _is_set = subscriber::set_global_default(SetUpSubscriber(Arc::clone(&log)));
+        log
+    }
+
+    /// Records a step, unless it repeats an earlier one with this server: every connection of the session takes the same
+    /// steps.
+    pub(crate) fn note(&self, peer: Option<String>, name: String, detail: &str) {
+        let detail = printable(detail);
+        let at = Instant::now();
+        let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        if steps.iter().any(|step| step.peer == peer && step.name == name) {
+            return;
+        }
+        let ms = milliseconds(steps.last().map_or(self.began, |step| step.at), at);
+        if self.is_printed {
+            let peer = peer.as_deref().unwrap_or_default();
+            // The last line reports a failed write.
+            let _unwritten = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
+        }
+        steps.push(Step { peer, name, detail, at });
+    }
+
+    /// Returns the name of the last step; "start" before the first.
+    pub(crate) fn last(&self) -> String {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        steps.last().map_or_else(|| "start".to_owned(), |step| step.name.clone())
+    }
+
+    /// Returns the last step of each server with the time since, as the cause of a time limit that passes during the first
+    /// attempt. Before the first request, the result has the node's last step.
+    pub(crate) fn awaited(&self) -> String {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let servers: BTreeMap<_, _> =
+            steps.iter().filter_map(|step| Some((step.peer.as_ref()?, step))).collect();
+        let own = steps.last().filter(|_| servers.is_empty()).map(|step| (String::new(), step));
+        let of_servers = servers.into_iter().map(|(peer, step)| (format!("{peer}: "), step));
+        let now = Instant::now();
+        let texts = of_servers.chain(own).map(|(peer, step)| {
+            format!("{peer}nothing for {:.0} ms after step \"{}\"", milliseconds(step.at, now), step.name)
+        });
+        texts.collect::<Vec<_>>().join("; ")
+    }
+
+    /// Passes the last "session up" and the server's proved certificate to a function.
+    pub(crate) fn session<R>(&self, read: impl FnOnce(&Step, Option<&[u8]>) -> R) -> Option<R> {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let up = steps.iter().rfind(|step| step.name == "session up")?;
+        let certificates = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        let certificate = up.peer.as_ref().and_then(|peer| certificates.get(peer));
+        Some(read(up, certificate.map(Vec::as_slice)))
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = [self.began].into_iter().chain(steps.iter().map(|step| step.at));
+        let all = steps.iter().zip(before).map(|(step, before)| {
+            json!({ "step": step.name, "server": step.peer, "detail": step.detail, "ms": milliseconds(before, step.at) })
+        });
+        all.collect()
+    }
+}
+
+fn milliseconds(earlier: Instant, later: Instant) -> f64 {
+    (later - earlier).as_secs_f64() * 1e3
+}
+
+/// Fields of an event of the set-up.
+#[derive(Debug, Default)]
+struct StepFields {
+    peer: String,
+    step: String,
+    detail: String,
+    certificate: Option<Vec<u8>>,
+}
+
+impl Visit for StepFields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "peer" => self.peer = format!("{value:?}"),
+            "detail" => self.detail = format!("{value:?}"),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "step" {
+            value.clone_into(&mut self.step);
+        }
+    }
+
+    fn record_bytes(&mut self, field: &Field, value: &[u8]) {
+        if field.name() == "certificate" {
+            self.certificate = Some(value.to_owned());
+        }
+    }
+}
+
+/// Subscriber for the events of the set-up.
+#[derive(Debug)]
+struct SetUpSubscriber(Arc<SetUpLog>);
+
+impl Subscriber for SetUpSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "trunkline::setup"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = StepFields::default();
+        event.record(&mut fields);
+        match fields.certificate {
+            Some(certificate) => {
+                let mut certificates = self.0.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+                certificates.insert(fields.peer, certificate);
+            }
+            None => self.0.note(Some(fields.peer), fields.step, &fields.detail),
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn awaited_answer_is_named_by_last_step_of_each_server() {
+        let log = SetUpLog::new(false);
+        log.note(None, "node started".to_owned(), "");
+        assert!(log.awaited().ends_with(" ms after step \"node started\""), "{}", log.awaited());
+        for (peer, step) in [("a", "request sent"), ("b", "request sent"), ("a", "cookie received")] {
+            log.note(Some(peer.to_owned()), step.to_owned(), "");
+        }
+        let awaited = log.awaited();
+        let (a, b) = awaited.split_once("; ").unwrap();
+        assert!(a.starts_with("a: ") && a.ends_with("after step \"cookie received\""), "{a}");
+        assert!(b.starts_with("b: ") && b.ends_with("after step \"request sent\""), "{b}");
+    }
+}
