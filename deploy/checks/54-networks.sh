@@ -63,7 +63,7 @@ serve_tree() {
 fetch() {
     local address=$1 status
     shift
-    on "${from-caller}" timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$address" --tree "$tree" \
+    on "${from-caller}" timeout 200 /run/programs/trunkline-demo client --server "$listening" --client-address "$address" --tree "$tree" \
         --allow-unauthenticated "$@" >"$TMPDIR/call" 2>"$TMPDIR/call.log"
     status=$?
     result="exit $status, $(sed -nE 's/^(files|calls) +//p' "$TMPDIR/call" | tr '\n' ' ')"
@@ -131,7 +131,7 @@ translated() {
         for beside in alone server; do
             if [[ $beside != alone ]]; then start server beside serve "$server"; fi
             serve_tree "$server" --pollers 2
-            on left timeout 60 /run/programs/trunkline-demo client --server "$listening" --client-address "$own" --tree "$tree" \
+            on left timeout 200 /run/programs/trunkline-demo client --server "$listening" --client-address "$own" --tree "$tree" \
                 --allow-unauthenticated --pollers 2 --calls 2000 >"$TMPDIR/left.call" 2>"$TMPDIR/left.log" &
             left=$!
             from=right fetch "$own" --pollers 2 --calls 2000

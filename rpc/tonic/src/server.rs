@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::codegen::StdError;
 use tonic::service::{AxumBody, Routes};
 use tonic::transport::server::TcpConnectInfo;
@@ -27,8 +28,11 @@ use trunkline::stream::{Receiver, Sender, Watch, channel};
 use trunkline::stub::{PeerMemory, most_in_reply};
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Maximum number of response pieces that wait for their poller.
-const WAITING_PIECES: usize = 4;
+/// Maximum number of response pieces that wait for their poller. With fewer pieces, the runtime and the poller would wait
+/// for each other's thread after a fraction of a scheduler slice.
+const WAITING_PIECES: usize = 32;
+/// Maximum total size of these pieces, in bytes. A larger piece waits alone.
+const WAITING_BYTES: u32 = 1 << 20;
 
 /// Adds a layer to routes.
 type AddLayer = Box<dyn FnOnce(Routes) -> Routes + Send>;
@@ -493,7 +497,8 @@ impl Stream for BodyPieces {
 /// A part of a response, which a task sends to the call.
 enum Part {
     Headers,
-    Piece(Bytes),
+    /// The permit covers the size of the piece.
+    Piece(Bytes, OwnedSemaphorePermit),
     /// The headers are set, and this is the whole body, which is empty if there is none.
     Whole(Bytes),
 }
@@ -521,16 +526,19 @@ async fn forward(
     }
     let mut ready = ready.into_iter();
     send(&parts, Part::Headers).await?;
+    let room = Arc::new(Semaphore::new(WAITING_BYTES as usize));
     loop {
         let next = match ready.next() {
             Some(Poll::Ready(next)) => next,
             Some(Poll::Pending) => continue,
             None => poll_fn(|task| Pin::new(&mut body).poll_next(task)).await,
         };
-        match next {
-            Some(piece) => send(&parts, Part::Piece(piece?)).await?,
-            None => break,
-        }
+        let Some(piece) = next else { break };
+        let piece = piece?;
+        let bytes = u32::try_from(piece.len()).unwrap_or(WAITING_BYTES).min(WAITING_BYTES);
+        // Fails only if the semaphore is closed, which never happens.
+        let Ok(permit) = Arc::clone(&room).acquire_many_owned(bytes).await else { break };
+        send(&parts, Part::Piece(piece, permit)).await?;
     }
     parts.finish();
     Ok(())
@@ -589,7 +597,7 @@ impl TaskResponse {
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
         match ready!(self.parts.poll_recv(context)) {
             Ok(Some(Part::Headers)) => Poll::Ready(Some(Ok(Bytes::new()))),
-            Ok(Some(Part::Piece(piece))) => Poll::Ready(Some(Ok(piece))),
+            Ok(Some(Part::Piece(piece, _))) => Poll::Ready(Some(Ok(piece))),
             Ok(Some(Part::Whole(piece))) => {
                 (self.whole, self.task) = (piece, None);
                 Poll::Ready(Some(Ok(Bytes::new())))
