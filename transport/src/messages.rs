@@ -298,7 +298,8 @@ pub enum PeerDown {
     /// The UDP port of the peer's device is closed at this address, as reported by its host or by a firewall
     /// that rejects packets in this way.
     #[error(
-        "nothing listens on UDP port {} of {}: start the node there, or have its firewall accept the port",
+        "nothing listens on UDP port {} of {}: start the node there, or have its firewall accept the port; if the node's UDP port is another, \
+         append it to the address, as in 10.0.0.1:7000/4792",
         .0.port(),
         .0.ip()
     )]

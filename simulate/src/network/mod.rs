@@ -68,6 +68,8 @@ struct NetworkState {
     firewalls: Firewalls,
     /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload on this path, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
+    /// Length of the first datagram in the message of the datagram that is being sent. A message is dropped whole.
+    segment_bytes: usize,
     translators: Translators,
     bottleneck: Option<Link>,
     random: fastrand::Rng,
@@ -114,6 +116,7 @@ impl Network {
             cut: BTreeSet::new(),
             firewalls: Firewalls::default(),
             narrow: None,
+            segment_bytes: 0,
             translators: Translators::default(),
             bottleneck: None,
             random: fastrand::Rng::with_seed(seed),
@@ -286,8 +289,10 @@ impl Wire {
 }
 
 impl simulation::Network for Wire {
-    fn carry(&self, datagram: Datagram<'_>) {
-        self.lock().send(self.clock.now(), datagram);
+    fn carry(&self, datagram: Datagram<'_>, segment_bytes: usize) {
+        let mut state = self.lock();
+        state.segment_bytes = segment_bytes;
+        state.send(self.clock.now(), datagram);
     }
 }
 
@@ -338,8 +343,8 @@ impl NetworkState {
             self.coverage.count(EventKind::PacketCut);
             return self.tell(now, &datagram, format_args!("cut off by a partition"));
         }
-        let is_too_large =
-            |(a, b, bytes)| ((from, to) == (a, b) || (from, to) == (b, a)) && datagram.bytes.len() > bytes;
+        let length = datagram.bytes.len().max(self.segment_bytes);
+        let is_too_large = |(a, b, most)| ((from, to) == (a, b) || (from, to) == (b, a)) && length > most;
         if self.narrow.is_some_and(is_too_large) {
             self.coverage.count(EventKind::PacketTooLarge);
             return self.tell(now, &datagram, format_args!("too large for its path"));

@@ -696,8 +696,8 @@ impl CmMachine {
         while let Some(peer) = self.cookies.unanswered(now) {
             self.shared.cookies_unanswered.fetch_add(1, Ordering::Relaxed);
             if let Some(suppressed) = self.unanswered.line(now) {
-                let cause = "packets to this peer may be blocked, or its address is forged: it requests a session and \
-                             does not return the cookie";
+                let cause = "packets to this peer may be blocked or have no route, or its address is forged: it requests a \
+                             session and does not return the cookie";
                 tracing::warn!(%peer, cause, remedy = OPEN_PORT, suppressed, "address validation cookie not returned");
             }
         }

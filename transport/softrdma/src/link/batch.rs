@@ -16,6 +16,10 @@ pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
 /// Maximum total length of the segments sent with one call, in bytes, which is the limit of an IPv4 packet.
 const MAX_MESSAGE_BYTES: usize = 65_507;
+/// Maximum length of a datagram that passes on each path, in bytes: the payload of the smallest path MTU and all headers. Such
+/// a datagram does not share a message with larger ones. A router that gets the message undivided, as on veth interfaces,
+/// drops it whole if the first datagram is too large, and the peer's acknowledgements must arrive even then.
+const SMALL_BYTES: usize = 256 + 64;
 /// Size of a buffer for segments that the kernel has joined, in bytes. It is not a multiple of the page size, so
 /// that successive receives do not use the same cache sets.
 pub(super) const JOINED_BYTES: usize = 65_536 + 256;
@@ -89,14 +93,14 @@ struct DatagramRange {
 
 /// Datagrams sent with one call. All have the same length, except that the last may be shorter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message<'a> {
-    pub(super) destination: SocketAddr,
+pub(crate) struct Message<'a> {
+    pub(crate) destination: SocketAddr,
     /// The UDP payloads, concatenated.
-    pub(super) bytes: &'a [u8],
+    pub(crate) bytes: &'a [u8],
     /// Length of the first payload, in bytes.
-    pub(super) segment_bytes: usize,
+    pub(crate) segment_bytes: usize,
     /// Number of datagrams.
-    pub(super) count: usize,
+    pub(crate) count: usize,
 }
 
 /// Consecutive datagrams with the same endpoints.
@@ -265,6 +269,7 @@ impl SendBatch {
             let is_next = segment > 0
                 && segment < MAX_SEGMENTS
                 && length <= segment_bytes
+                && (length > SMALL_BYTES || segment_bytes <= SMALL_BYTES)
                 && message_bytes % segment_bytes == 0
                 && message_bytes + length <= MAX_MESSAGE_BYTES;
             if !is_next {
@@ -298,7 +303,7 @@ impl SendBatch {
     }
 
     /// Returns the messages in the first `count` datagrams, oldest first.
-    pub(super) fn messages(&self, count: usize) -> impl Iterator<Item = Message<'_>> {
+    pub(crate) fn messages(&self, count: usize) -> impl Iterator<Item = Message<'_>> {
         let entries = &self.entries[self.first..self.entries.len().min(self.first + count)];
         entries.chunk_by(|_, next| next.segment > 0).map(|message| {
             let (first, last) = (&message[0], &message[message.len() - 1]);

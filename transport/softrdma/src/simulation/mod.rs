@@ -28,7 +28,10 @@ use trunkline_verbs::Memory;
 pub trait Network: Send + Sync + Debug {
     /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
     /// [`SimulatedHost::deliver`] of the host with the destination address, which may be the sender's host.
-    fn carry(&self, datagram: Datagram<'_>);
+    ///
+    /// `segment_bytes` is the length of the first datagram of the same message. A router that gets the message before it is
+    /// divided drops all its datagrams if the first one is too large for the path.
+    fn carry(&self, datagram: Datagram<'_>, segment_bytes: usize);
 }
 
 /// A host with addresses that its processes share.

@@ -143,10 +143,18 @@ impl DatagramSocket for ProcessSocket {
         Some(Box::new(Self(Arc::clone(&self.0))))
     }
 
+    fn can_segment(&self) -> bool {
+        true
+    }
+
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
         let count = count.min(batch.len());
         if self.0.port.life.is_alive() {
-            batch.iter().take(count).for_each(|datagram| self.0.ports.network.carry(datagram));
+            let mut datagrams = batch.iter();
+            for message in batch.messages(count) {
+                let of_message = datagrams.by_ref().take(message.count);
+                of_message.for_each(|datagram| self.0.ports.network.carry(datagram, message.segment_bytes));
+            }
         }
         Ok(count)
     }

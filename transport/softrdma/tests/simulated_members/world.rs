@@ -37,7 +37,7 @@ impl Wire {
 }
 
 impl Network for Wire {
-    fn carry(&self, datagram: Datagram<'_>) {
+    fn carry(&self, datagram: Datagram<'_>, _segment_bytes: usize) {
         let is_local = datagram.source.ip() == datagram.destination.ip();
         if is_local && self.has_loopback.load(Ordering::Relaxed) {
             let _has_room =

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
-use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, Status};
@@ -204,6 +203,6 @@ fn value(name: &str, version: u64) -> Bytes {
 }
 
 /// Creates a client of the server, with this time limit for each call.
-pub(crate) fn client(node: &Node, server: SocketAddr, timeout: Duration) -> KvClient {
+pub(crate) fn client(node: &Node, server: &str, timeout: Duration) -> KvClient {
     KvClient::new(node.channel(server)).with_timeout(timeout)
 }

@@ -13,9 +13,10 @@ use trunkline_example_kv::KvClient;
 /// A key-value client.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Address and port of the server.
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7471")]
-    server: SocketAddr,
+    /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if its device has another than
+    /// this client's.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7471")]
+    server: String,
     /// This client's address; it may be the same as the server's.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     address: IpAddr,
@@ -101,7 +102,7 @@ fn run(options: Options) -> Outcome {
         .allow_unauthenticated(options.allow_unauthenticated)
         .device_flags(&options.device)
         .start()?;
-    let client = load::client(&node, options.server, Duration::from_millis(options.timeout_ms));
+    let client = load::client(&node, &options.server, Duration::from_millis(options.timeout_ms));
     let found = match options.request {
         Request::Load { seconds, workers, json } => {
             let length = Duration::from_secs(seconds);

@@ -76,7 +76,7 @@ impl ResponderState {
         most: u32,
         target: &mut impl Target,
     ) -> Handled {
-        self.nak_sent = 0;
+        self.fill_gap();
         let work =
             Work::Send { offset: 0, payload: packet.payload, first: true, last: true, immediate: None };
         let placement = target.place(&PlacementRequest::new(packet, work));
@@ -133,7 +133,7 @@ impl ResponderState {
         if distance < 0 {
             return Position::Before;
         }
-        self.nak_sent = 0;
+        self.fill_gap();
         if self.phase == PHASE_RTR && self.established == 0 {
             self.established = 1;
             self.events |= EVENT_ESTABLISHED;
@@ -147,6 +147,13 @@ impl ResponderState {
         if self.phase == PHASE_ERROR && self.refusal.syndrome != 0 && psn.get() == self.refusal.psn {
             self.refusal.due = 1;
         }
+    }
+
+    /// Records that the expected packet has arrived. After a NAK it is acknowledged, so that the requester does not retransmit
+    /// if the packet was only late.
+    #[inline]
+    fn fill_gap(&mut self) {
+        self.ack_due |= std::mem::take(&mut self.nak_sent);
     }
 
     /// Handles a packet after a gap. Each gap causes one NAK (contract rocev2 7.4).

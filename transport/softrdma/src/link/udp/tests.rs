@@ -188,6 +188,9 @@ struct PickyState {
     sent: Vec<Vec<u8>>,
     does_not_segment: bool,
     has_full_queue: bool,
+    /// Number of further sends that fail with the error of a report.
+    reports: usize,
+    sends_segments: bool,
 }
 
 /// A socket that refuses messages of several datagrams, and datagrams larger than a path MTU. The queue of its
@@ -224,15 +227,25 @@ impl DatagramSocket for PickySocket {
 
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize> {
         let message = batch.messages(count).next().unwrap();
-        match (message.count, message.bytes.len()) {
-            _ if self.1.lock().unwrap().has_full_queue => {
-                return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+        let mut state = self.1.lock().unwrap();
+        let error = match (message.count, message.bytes.len()) {
+            _ if state.has_full_queue => libc::ENOBUFS,
+            _ if state.reports > 0 => libc::EOPNOTSUPP,
+            (2.., _) if !state.sends_segments => libc::EINVAL,
+            (1, 1400..) => libc::EMSGSIZE,
+            _ => {
+                state.sent.push(message.bytes.to_vec());
+                return Ok(message.count);
             }
-            (2.., _) => return Err(io::Error::from_raw_os_error(libc::EINVAL)),
-            (_, 1400..) => return Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
-            _ => self.1.lock().unwrap().sent.push(message.bytes.to_vec()),
-        }
-        Ok(1)
+        };
+        Err(io::Error::from_raw_os_error(error))
+    }
+
+    fn read_icmp_errors(&mut self, _: &mut Vec<IcmpError>) -> usize {
+        let mut state = self.1.lock().unwrap();
+        let read = state.reports.min(1);
+        state.reports -= read;
+        read
     }
 
     fn receive(&mut self, _: &mut ReceiveBatch) -> io::Result<Received> {
@@ -276,6 +289,27 @@ fn segments_refused_by_kernel_are_sent_one_by_one() {
     let expected = [0, 1, 2, 3, 4, 0, 1].map(|number| (Some(0), number));
     assert_eq!(identifications(&sent), expected);
     assert_eq!((counter(&link, "segmentation_refused"), counter(&link, "drop_send_refused")), (1, 0));
+}
+
+#[test]
+fn flood_of_reports_neither_drops_datagrams_nor_disables_segmentation() {
+    let sockets = PickySockets::default();
+    let state = Arc::clone(&sockets.0);
+    (state.lock().unwrap().reports, state.lock().unwrap().sends_segments) = (MAX_REPEATS - 1, true);
+    let address = own_address();
+    let mut link = UdpLink::over(Box::new(sockets));
+    link.open(address).unwrap();
+    let source = SocketAddr::new(address, ROCE_PORT);
+    let mut batch = SendBatch::new();
+    push_segments(&mut batch, source, source, &[100; 3]);
+    link.send(&mut batch, Time(0));
+    assert_eq!(state.lock().unwrap().sent.len(), 1);
+    // With even more reports, the datagrams are lost, but later ones are sent together.
+    state.lock().unwrap().reports = 10 * MAX_REPEATS;
+    push_segments(&mut batch, source, source, &[100; 3]);
+    link.send(&mut batch, Time(0));
+    assert!(batch.is_empty() && !state.lock().unwrap().does_not_segment);
+    assert_eq!(counter(&link, "segmentation_refused"), 0);
 }
 
 #[test]

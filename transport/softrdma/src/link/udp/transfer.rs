@@ -14,7 +14,7 @@ use trunkline_verbs::{Counter, Time};
 /// Maximum number of stored reports on undelivered datagrams.
 const MAX_ICMP_ERRORS: usize = 64;
 /// Maximum number of times in a row that a call is repeated after it returned the error of an earlier datagram.
-const MAX_REPEATS: usize = 8;
+pub(super) const MAX_REPEATS: usize = 64;
 
 /// Counts of datagrams that were not sent, delivered or received, and other counts.
 #[derive(Debug, Default)]
@@ -103,7 +103,7 @@ pub(super) fn send(
         };
         let run = batch.iter().take_while(|datagram| datagram.source == source).count();
         let (mut left, mut repeats) = (run, 0);
-        let mut was_split = false;
+        let (mut was_split, mut is_reported) = (false, false);
         while left > 0 {
             match bound.socket.send(batch, left) {
                 Ok(sent) => {
@@ -112,7 +112,7 @@ pub(super) fn send(
                         bound.socket.stop_segmenting();
                         losses.not_segmenting += 1;
                     }
-                    repeats = 0;
+                    (repeats, is_reported) = (0, false);
                     batch.remove_first(sent);
                     left -= sent.min(left);
                 }
@@ -132,24 +132,29 @@ pub(super) fn send(
                     }
                     // This is the error of an earlier datagram, reported once. This datagram was not sent, so
                     // try it again.
-                    _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
-                        && repeats < MAX_REPEATS =>
+                    _ if repeats < MAX_REPEATS && {
+                        let has_reports = losses.read_icmp_errors(&mut *bound.socket);
+                        is_reported |= has_reports;
+                        has_reports || repeats == 0
+                    } =>
                     {
                         repeats += 1;
                     }
-                    // The segmentation may have caused the error. Send the datagrams one by one.
+                    // The segmentation may have caused the error. Send the datagrams one by one. If there were reports, which
+                    // may be forged, the segmentation stays enabled.
                     code if batch.first_message() > 1 => {
                         batch.unsegment();
-                        was_split = matches!(
-                            code,
-                            Some(
-                                libc::EINVAL
-                                    | libc::EIO
-                                    | libc::ENOPROTOOPT
-                                    | libc::EOPNOTSUPP
-                                    | libc::EMSGSIZE
-                            )
-                        );
+                        was_split = !is_reported
+                            && matches!(
+                                code,
+                                Some(
+                                    libc::EINVAL
+                                        | libc::EIO
+                                        | libc::ENOPROTOOPT
+                                        | libc::EOPNOTSUPP
+                                        | libc::EMSGSIZE
+                                )
+                            );
                         repeats = 0;
                     }
                     Some(libc::EMSGSIZE) => {
