@@ -15,10 +15,10 @@
 //! | sleeping, waking, background threads | `threads` |
 //!
 //! # Locks
-//! The lock of control is taken first, then the lock of the first shard, then the lock of another shard. CQs,
-//! SRQs, channels, events, the directory and the writers of the tables have small separate locks, which are
-//! taken last and never held during a call into another object. A poller only tries its shard's lock, and
-//! reads its CQ even if that fails. It tries control's lock only while it holds no shard's lock.
+//! The lock of control is taken first, then the lock of the first shard, then the lock of another shard. CQs, SRQs,
+//! channels, events, the directory and the writers of the tables have small separate locks, which are taken last and
+//! never held during a call into another object. A poller only tries its shard's lock, and reads its CQ even if that
+//! fails. It tries control's lock only while it does not hold a shard's lock.
 
 mod control;
 mod core;

@@ -14,7 +14,8 @@ use trunkline_roce::wire::icrc::{MAX_SEGMENTS, SegmentDifferences};
 /// 4,096 + 96 bytes (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
-/// Maximum total length of the segments sent with one call, in bytes, which is the limit of an IPv4 packet.
+/// Maximum total length of the segments sent with one call, in bytes, which is the largest UDP payload of an IPv4
+/// packet.
 const MAX_MESSAGE_BYTES: usize = 65_507;
 /// Size of a buffer for segments that the kernel has joined, in bytes. It is not a multiple of the page size, so
 /// that successive receives do not use the same cache sets.
@@ -372,7 +373,7 @@ impl DatagramRange {
     }
 }
 
-/// Alignment of datagrams that are received after discarded ones.
+/// Alignment of a datagram that is received after a discarded one.
 const ALIGNMENT: usize = 64;
 
 /// A received message, which may contain several datagrams.
@@ -403,7 +404,7 @@ pub struct ReceiveBatch {
 }
 
 impl ReceiveBatch {
-    /// Creates a batch for up to `slots` datagrams.
+    /// Creates a batch for up to `slots` datagrams, but at least one.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.max(1);

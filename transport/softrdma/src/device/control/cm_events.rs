@@ -1,6 +1,6 @@
 //! Management datagrams, and events of the connection machine.
 //!
-//! Applies events to endpoints and their QPs, and reports them to programs. Stateless.
+//! Applies events to endpoints and their QPs, and reports the events to programs. Stateless.
 
 use super::Control;
 use super::connect::named;
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Passes the machine's messages to the shard for sending. A request, new or repeated, fails instead if nothing on
-    /// this host receives at its destination. Returns true if a request has failed.
+    /// Passes the machine's messages to the shard for sending. A new or repeated request to an address of this host
+    /// fails instead if nothing receives there. Returns true if a request has failed.
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
@@ -242,7 +242,7 @@ impl Connections {
     }
 }
 
-/// Returns the unreachable report for a request that was not sent because nothing on this host receives it.
+/// Returns the unreachable report for a request that was not sent because nothing on this host would receive it.
 fn not_sent(request: &Transmit) -> UnreachableReport {
     let transaction = Some(request.mad.header.transaction);
     UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }

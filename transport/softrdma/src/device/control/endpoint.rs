@@ -61,7 +61,7 @@ pub(super) struct Endpoint {
     pub(super) named_qp: Option<QpNumber>,
     /// Parameters that the peer offered.
     pub(super) offered: Option<Peer>,
-    /// Starting PSN of the peer's packets, sent in the REQ or REP.
+    /// Starting PSN of the peer's packets, which this side sends in its REQ or REP.
     pub(super) announced: Psn,
     pub(super) traffic_class: u8,
     pub(super) reuses_address: bool,

@@ -52,7 +52,7 @@ impl Control {
     }
 
     /// Binds an endpoint to an address that is free on all devices that share it. Endpoints that reuse addresses can
-    /// have the same address until one of them listens.
+    /// share an address until one of them listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
         let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;

@@ -22,7 +22,7 @@ use trunkline_verbs::{
     ReceiveRequest, SendRequest, Time, VerbsError,
 };
 
-/// Time limit for the answer from the process that executes a shared TGT. It answers immediately unless it is
+/// Time limit for the answer from the process that executes a shared TGT. The process answers immediately unless it is
 /// stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which a waiting caller checks for the answer.

@@ -29,7 +29,6 @@ impl Shard {
     }
 
     /// Ends the wait for a placement in another process. Returns true if the message in progress holds a receive.
-    /// receive.
     pub(in crate::device) fn answer_placement(&mut self, number: u32, outcome: RemoteOutcome) -> bool {
         let Self { qps, resources, .. } = self;
         let placement = match outcome {

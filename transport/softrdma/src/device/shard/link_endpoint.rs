@@ -100,12 +100,12 @@ impl LinkEndpoint {
         self.tap.wire.link.port()
     }
 
-    /// Returns the address and port that packets from an open address are sent from.
+    /// Returns the source address and port of packets sent from an open address.
     pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source for packets from an open address, with another port than the one at which the device receives.
+    /// Returns a source for packets from an open address whose port differs from the port at which the device receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -201,7 +201,7 @@ impl LinkEndpoint {
         self.outgoing.len() == 0
     }
 
-    /// Passes the queued packets to the link; returns the number of packets sent.
+    /// Passes the queued packets to the link. Returns the number of packets sent.
     pub(super) fn send(&mut self, now: Time) -> usize {
         let before = self.outgoing.len();
         if before > 0 {

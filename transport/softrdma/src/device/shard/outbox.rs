@@ -106,7 +106,7 @@ struct Waiting {
 /// Queue of messages to other members.
 #[derive(Debug)]
 pub(in crate::device) struct MemberOutbox {
-    /// `None` on a network in process, and after the device was removed.
+    /// `None` on an in-process network, and after the device was removed.
     members: Option<Arc<Members>>,
     waiting: VecDeque<Waiting>,
     spare: Vec<Vec<u8>>,

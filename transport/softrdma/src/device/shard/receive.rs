@@ -20,7 +20,7 @@ use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Opcode, Operation, Pack
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
-    /// Receives one batch from the link; returns true if more may be waiting.
+    /// Receives one batch from the link. Returns true if more packets may be waiting.
     // Not inlined, since many turns poll only memory.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
@@ -68,7 +68,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Passes a packet to the shard that owns its QP; returns false if no other shard owns it.
+    /// Passes a packet to the shard that owns its QP. Returns false if no other shard owns it.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();
@@ -255,8 +255,8 @@ impl Shard {
         }
     }
 
-    /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A
-    /// notification does not prove a route and is not answered. Software devices send none.
+    /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A notification does
+    /// not prove a route and is not answered. Software devices do not send notifications.
     #[cold]
     fn handle_cnp(&mut self, bth: &Bth, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         match self.qps.get_mut(bth.destination.get()) {

@@ -65,7 +65,7 @@ impl Resources {
 pub(super) struct Split<'a> {
     pub(super) reading: Reading<'a>,
     pub(super) tables: &'a Tables,
-    /// Shard for which receives are borrowed in batches; `None` if the device has one shard only.
+    /// Shard for which receives are borrowed in batches; `None` if the device has only one shard.
     pub(super) borrower: Option<ShardIndex>,
     pub(super) completer: Completer<'a>,
     pub(super) outbox: &'a mut MemberOutbox,

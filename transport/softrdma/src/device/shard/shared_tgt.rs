@@ -38,8 +38,8 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// kept.
     fn is_waiting(&self) -> bool;
 
-    /// Keeps a packet until the pending placement is answered. `joined` is true if it may contain the payload of
-    /// several packets.
+    /// Keeps a packet until the pending placement is answered. `joined` is true if the packet may contain the payload
+    /// of several packets.
     fn keep(&mut self, packet: &[u8], joined: bool);
 
     /// Returns the outcome of the packet with this serial number if it was placed before this process took

@@ -66,8 +66,8 @@ impl Tickets {
         }
     }
 
-    /// Takes the answer to a ticket: `Ok(None)` if it has not arrived yet, `Err` if the ticket is not
-    /// pending.
+    /// Takes the answer to a ticket. Returns `Ok(None)` if the answer has not arrived yet, and `Err` if the ticket is
+    /// not pending.
     fn take(&mut self, ticket: u64) -> Result<Option<i32>, VerbsError> {
         let place = self.waiting.iter().position(|(number, _)| *number == ticket).ok_or(VerbsError::Gone)?;
         let answer = self.waiting[place].1;

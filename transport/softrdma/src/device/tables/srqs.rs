@@ -26,7 +26,7 @@ use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, ReceiveRequest, SrqAttributes, SrqNumber, VerbsError,
 };
 
-/// Number of receives lent at once.
+/// Number of receives lent to a shard in one batch.
 const LENT_AT_ONCE: usize = 8;
 
 /// Domain and CQ of an XRC SRQ.
@@ -51,7 +51,7 @@ pub(in crate::device) struct Srq {
     limit: AtomicU32,
     /// Context returned in events.
     context: u64,
-    /// True once the SRQ was destroyed.
+    /// True once the SRQ is destroyed.
     is_gone: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ impl Srq {
         self.receives.with_home(|queue| post_all(queue, requests))
     }
 
-    /// Returns the sizes and the limit.
+    /// Returns the queue's sizes and its limit.
     pub(in crate::device) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         self.present()?;
         let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);

@@ -41,7 +41,7 @@ impl<T> Signal<T> {
         Ok(Self { events: Mutex::new(VecDeque::new()), fd, bound })
     }
 
-    /// Adds an event; returns it if the queue is full.
+    /// Adds an event. Returns it if the queue is full.
     pub(in crate::device) fn push(&self, event: T) -> Result<(), T> {
         let mut events = lock(&self.events);
         if events.len() >= self.bound {

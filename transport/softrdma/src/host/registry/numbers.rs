@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_departed_members_have_no_owner_and_are_reused_last() {
+    fn numbers_of_departed_members_are_unowned_and_reused_last() {
         let (_folder, [stays, leaves]) = hosts();
         let block = leaves.take_block(0).unwrap();
         drop(leaves);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn number_in_garbage_block_table_has_no_owner() {
+    fn number_in_garbage_block_table_is_unowned() {
         let (_folder, [host]) = hosts();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Fault injection for a link.
 //!
-//! Loses, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the
-//! datagrams that are held back. Their number and the time of their delay are limited. The same plan and the
-//! same datagrams give the same faults, since the only source of randomness is the plan's seed.
+//! Drops, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the datagrams
+//! that are held back. Their number and the time of their delay are limited. The same plan and the same datagrams give
+//! the same faults, since the only source of randomness is the plan's seed.
 #![forbid(unsafe_code)]
 
 mod plan;
@@ -19,7 +19,7 @@ use trunkline_verbs::{Counter, Time};
 const OVERTAKEN_AT_MOST: u64 = 4;
 /// Maximum time for which a reordered datagram is held back.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
-/// Maximum number of datagrams held back at once. Further ones are dropped.
+/// Maximum number of datagrams held back at the same time. Further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
 /// Maximum number of datagrams passed to the link at a time.
 const TAKEN_AT_ONCE: usize = 32;

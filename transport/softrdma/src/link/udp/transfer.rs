@@ -130,8 +130,8 @@ pub(super) fn send(
                         batch.remove_first(count);
                         (left, repeats) = (left - count, 0);
                     }
-                    // This is the error of an earlier datagram, reported once. This datagram was not sent, so
-                    // try it again.
+                    // The error belongs to an earlier datagram, and is reported only once. This datagram was not sent,
+                    // so try again.
                     _ if (losses.read_icmp_errors(&mut *bound.socket) || repeats == 0)
                         && repeats < MAX_REPEATS =>
                     {
@@ -184,16 +184,15 @@ pub(super) struct Gate<'a, 'judge> {
 }
 
 impl Gate<'_, '_> {
-    /// Receives from one socket into the batch, drops datagrams with the forged source of a member, and
-    /// forwards datagrams for other members. Returns the number of slots used, or `None` if the socket is
-    /// empty.
+    /// Receives from one socket into the batch, drops datagrams with a forged source, and forwards datagrams for other
+    /// members. Returns the number of slots used, or `None` if the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
             Ok(received) => received,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Some(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            // This is the error of an earlier datagram, reported before received datagrams. `arm` detects the
+            // The error belongs to an earlier datagram, and is reported before received datagrams. `arm` detects the
             // remaining datagrams.
             Err(_) => {
                 self.losses.read_icmp_errors(&mut *bound.socket);
@@ -235,7 +234,7 @@ impl Gate<'_, '_> {
         Some(Origin { is_member, verdict, is_marked: false })
     }
 
-    /// Forwards a datagram if it is for another member. Returns true in that case.
+    /// Forwards a datagram for another member. Returns false if the datagram is for this member.
     fn forward(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Some(relay) = &mut self.relay else { return false };
         let owner = relay.owner(datagram);

@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; returns `None` if the process is out of descriptors. The shard is then woken by
+    /// Creates the bell of a shard. Returns `None` if the process is out of descriptors. The shard is then woken by
     /// messages.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))

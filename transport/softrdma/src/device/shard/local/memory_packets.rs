@@ -53,7 +53,7 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // If the pair has ended, this position holds another pair or none.
+            // If the pair has ended, this position holds another pair or is empty.
             if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
                 at += 1;
             }

@@ -92,7 +92,7 @@ struct Partner {
     shard: u8,
 }
 
-/// State of the sharing with a partner.
+/// State of memory sharing with a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
@@ -102,7 +102,7 @@ struct Known {
     again: Option<Time>,
     /// Number of times that a pair with the partner ended or could not be created.
     ended: u32,
-    /// Number of offers without an answer since the last answer.
+    /// Number of unanswered offers since the partner's last answer.
     unanswered: u32,
 }
 
@@ -121,7 +121,7 @@ struct Counts {
 pub(in crate::device) struct LocalPaths {
     /// Index of this shard.
     shard: u8,
-    /// `None` on a network in process.
+    /// `None` on an in-process network.
     host: Option<Arc<Host>>,
     targets: Option<Arc<Targets>>,
     policy: PathPolicy,
@@ -237,7 +237,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
-        // A child of a fork must not offer areas in its parent's name.
+        // A child of a fork must not offer areas on behalf of its parent.
         self.is_own_process();
         if let PathPolicy::Network(reason) = self.policy {
             return Choice::network(reason.ours());
@@ -323,7 +323,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if it does not fit in the outbox.
+    /// Sends a message. Returns false if it does not fit in the outbox.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -376,8 +376,8 @@ impl LocalPaths {
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
     }
 
-    /// Drops the pairs with a member that has died or left, or that messages do not reach although it lives.
-    /// An unreachable member is offered memory again later, with a delay that doubles each time.
+    /// Drops the pairs with a member that has died or left, or that is alive but cannot be reached by messages. An
+    /// unreachable member is offered memory again later, with a delay that doubles each time.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if mutant!(memory_of_the_dead_is_kept) {
             return;
@@ -417,7 +417,8 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Returns true if this process created the areas. If not, it is a child of a fork, and drops them.
+    /// Returns true if this process created the areas. Otherwise this process is a child of a fork, and drops the
+    /// areas.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -502,7 +503,7 @@ impl LocalPaths {
     }
 
     /// Makes QPs choose their paths again if the peer has stopped emptying the ring. Called when a QP that sends
-    /// through this pair timed out, or received a packet from the network.
+    /// through this pair times out, or receives a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -589,14 +590,14 @@ impl LocalPaths {
         pair.push(packet, payload);
     }
 
-    /// Returns the place in the ring for the payload of the next packet. Call it after
-    /// [`LocalPaths::has_room`] has returned true.
+    /// Returns the place in the ring for the payload of the next packet. Call it only after [`LocalPaths::has_room`]
+    /// has returned true.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> Option<RingPayload<'_>> {
         self.pairs.get(index).map(MemoryPair::payload)
     }
 
-    /// Writes and publishes a packet; returns false if the ring does not have room for it.
+    /// Writes and publishes a packet. Returns false if the ring does not have room for it.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
@@ -631,8 +632,8 @@ impl LocalPaths {
         }
     }
 
-    /// Parks the ring at a position in the list of active pairs if the ring has been idle. Returns true if it
-    /// is no longer in the list.
+    /// Parks the ring at a position in the list of active pairs if the ring has been idle. Returns true if the ring is
+    /// no longer in the list.
     pub(super) fn park_idle(&mut self, at: usize, now: Time) -> bool {
         let pair = self.active.get(at).and_then(|index| self.pairs.get_mut(*index));
         let parks = pair.is_none_or(|pair| now.since(pair.heard()) >= IDLE_NS && pair.park(Wanted::All));
@@ -642,7 +643,7 @@ impl LocalPaths {
         parks
     }
 
-    /// Parks all rings before a thread sleeps that must be woken for `wanted` packets. Returns true if
+    /// Parks all rings before a thread sleeps. `wanted` selects the packets that must wake the thread. Returns true if
     /// packets have arrived before the rings were parked.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         let was_less = std::mem::replace(&mut self.wanted, wanted) == Wanted::Urgent && wanted == Wanted::All;

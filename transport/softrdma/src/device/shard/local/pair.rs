@@ -88,8 +88,8 @@ pub(super) struct MemoryPair {
     pub(super) gave_bell: bool,
     /// Numbers of the QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time at which the peer was first found not to take packets, and its position in the ring at that time. Set only
-    /// while QPs wait for room or responses.
+    /// Time at which the peer was first found to have stopped taking packets, and its position in the ring at that
+    /// time. Set only while QPs wait for room or responses.
     full: Option<(Time, u64)>,
     /// True if the peer counts as stopped. It counts as running again when it has emptied the ring.
     is_stalled: bool,
@@ -142,8 +142,8 @@ impl RingPayload<'_> {
     }
 }
 
-/// Payload in the ring of the packet that was taken last, to be copied to registered memory. The peer may
-/// change the payload at any time, so code must not depend on its content.
+/// Payload of the packet last taken from the ring. The payload is still in the ring, and is copied to registered
+/// memory. The peer may change the payload at any time, so code must not depend on its content.
 #[derive(Debug)]
 pub(in crate::device::shard) struct ArrivedPayload<'a> {
     pair: &'a MemoryPair,
@@ -413,7 +413,7 @@ impl MemoryPair {
         self.full = None;
     }
 
-    /// Returns true if a stopped peer has emptied the ring. It then counts as running again.
+    /// Returns true if a stopped peer has emptied the ring. The peer then counts as running again.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;
