@@ -93,7 +93,7 @@ fn packets_of_other_programs_from_address_of_members_are_dropped() {
                 sent += 1;
             }
         }
-        // The first member at the address has port 4791.
+        // The first member at the address holds port 4791.
         wait_for(&far, "drop_forged_source", sent);
         assert!(!forger.has_heard(), "the forger got an answer");
         assert_eq!((far.counter("requests_received"), to.counter("requests_received")), before);

@@ -97,7 +97,7 @@ fn answer_is_forged(seed: u64) {
     let (asks, answers) = (helper.node.qp(QpType::XrcIni), hostile.node.qp(QpType::XrcTgt));
     bring_up_with(&*answers, victim.node.address, attacked.ini.number());
     bring_up_with(&*asks, hostile.node.address, answers.number());
-    // The peer has no receive, so the message stays outstanding.
+    // The peer does not have a receive, so the message stays outstanding.
     victim.node.memory.write(OUT, &[3; BYTES as usize]).unwrap();
     post(&*attacked.ini, SendOperation::Send, &[victim.node.sge(OUT, BYTES)], &*peer.node.srq);
     hostile.node.receive(1, IN, BYTES);
