@@ -2,7 +2,7 @@
 //!
 //! Owns control and the shards with their locks, which are taken in this order: control, the first shard, another
 //! shard. A thread on the data path enters one shard at a time, and leaves it before it tries control's lock. A thread
-//! that polls, posts or connects does the work itself; background machines do it when no thread polls.
+//! that polls, posts or connects does the work itself; background machines do it when threads do not poll.
 #![forbid(unsafe_code)]
 
 use super::control::Control;

@@ -531,7 +531,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Returns true if no further datagram can be received.
+    /// Returns true if further datagrams cannot be received.
     pub(super) fn is_full(&self) -> bool {
         self.room() == 0 || self.bytes.len() - self.end < self.slot_bytes
     }

@@ -434,7 +434,7 @@ mod tests {
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
-        // The capture has ended, so no second line is logged.
+        // The capture has ended, so a second line is not logged.
         for link in [&mut link, &mut other] {
             record(link, &[1]);
             record(link, &[2]);

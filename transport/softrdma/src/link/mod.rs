@@ -146,9 +146,9 @@ pub trait Link: Send + Debug {
         let _ = batch;
     }
 
-    /// Sends datagrams from the front of the batch, in order, each from the open address in its `source`.
-    /// Removes the datagrams that were sent or can never be sent. Datagrams for which the system has no room
-    /// stay in the batch for a later call.
+    /// Sends datagrams from the front of the batch, in order, each from the open address in its `source`. Removes the
+    /// datagrams that were sent or can never be sent. Datagrams for which the system lacks room stay in the batch for a
+    /// later call.
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
     /// Replaces the content of the batch with datagrams that have arrived, up to its capacity. Returns the number of

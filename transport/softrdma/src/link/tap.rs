@@ -33,8 +33,8 @@ pub(crate) struct Wire {
     pub(crate) link: Box<dyn Link>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) observer: Option<Arc<dyn LinkObserver>>,
-    /// Number of datagrams at the front of the next batch that were already recorded. They remained because
-    /// the link had no room for them.
+    /// Number of datagrams at the front of the next batch that were already recorded. They remained because the link
+    /// lacked room for them.
     seen: usize,
 }
 

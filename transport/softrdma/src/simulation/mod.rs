@@ -52,7 +52,7 @@ impl SimulatedHost {
     }
 
     /// Delivers a datagram. `is_marked` is true if the network has marked it (ECN). All datagrams are ECN-capable.
-    /// Returns false if no socket is bound at the destination, or if the socket's buffer is full.
+    /// Returns false if a socket is not bound at the destination, or if the socket's buffer is full.
     pub fn deliver(&self, datagram: Datagram<'_>, is_marked: bool) -> bool {
         self.ports.deliver(datagram, is_marked)
     }

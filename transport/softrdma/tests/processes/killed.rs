@@ -1,5 +1,5 @@
 //! Deaths of connected processes of one host. The others get `Disconnected` immediately, on either side of a
-//! connection, although no retries run out, and their own messages continue. A stopped process is not dead.
+//! connection, although retries do not run out, and their own messages continue. A stopped process is not dead.
 //!
 //! The tests start this binary again as the peers.
 

@@ -26,7 +26,7 @@ struct Requested {
 }
 
 impl Control {
-    /// Handles management datagrams, timers, events and messages of the connection machine.
+    /// Handles management datagrams, and the timers, events and messages of the connection machine.
     pub(super) fn serve_cm(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.take_control_events(shards, now);
         if self.connections.next_timeout().is_some_and(|when| when <= now) {

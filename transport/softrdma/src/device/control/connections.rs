@@ -188,7 +188,7 @@ impl Connections {
         }
     }
 
-    /// Removes the connection or request of an endpoint, so that its later events are not reported.
+    /// Removes an endpoint's connection or request, so that later events of the connection are not reported.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
         self.processes.remove(id);
@@ -226,7 +226,7 @@ impl Connections {
         self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
     }
 
-    /// Queues an event of an endpoint for the program.
+    /// Queues an endpoint's event for the program.
     pub(super) fn push_event(&self, id: CmIdNumber, kind: CmEventKind, private_data: Vec<u8>) {
         let Some(endpoint) = self.get(id) else { return };
         let kind = PendingCmEventKind::Other(kind);

@@ -67,7 +67,7 @@ pub(super) struct Endpoint {
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Upper limit of the path MTU to request.
+    /// Upper limit on the path MTU to request.
     pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,

@@ -147,7 +147,7 @@ impl Qps {
         modified.ok_or(VerbsError::Gone)?
     }
 
-    /// Requests a change of a TGT from its executor. Returns `None` if this process is the executor, or if the TGT is
+    /// Requests a change to a TGT from its executor. Returns `None` if this process is the executor, or if the TGT is
     /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
@@ -175,7 +175,7 @@ impl Qps {
         }
     }
 
-    /// Applies a change of a TGT for another process.
+    /// Applies a change to a TGT for another process.
     fn modify_for(&mut self, shards: &mut Reach<'_>, request: &ModifyRequest) {
         let Some(sharing) = &self.sharing else { return };
         let checked = sharing.checked(shards.first(), self.addresses.gids_mut(), request);

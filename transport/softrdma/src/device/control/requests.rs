@@ -73,7 +73,7 @@ impl<K: Copy + Ord, Q: Default> Turns<K, Q> {
         })
     }
 
-    /// Takes a request of the next key with `take`, which also returns true if the key's queue is empty afterwards.
+    /// Takes a request for the next key with `take`, which also returns true if the key's queue is empty afterwards.
     fn next(&mut self, take: impl FnOnce(&mut Q) -> (Option<Received>, bool)) -> Option<Received> {
         let key = self.order.pop_front()?;
         let (request, is_empty) = take(self.queues.get_mut(&key)?);

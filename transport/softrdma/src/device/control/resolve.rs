@@ -142,7 +142,7 @@ impl Control {
                 endpoint.has_route = false;
                 self.connections.push_event(id, CmEventKind::AddressResolved, Vec::new());
             }
-            // Report the error as an event only: the program may try another peer with the same endpoint.
+            // Report the error only as an event, since the program may try another peer with the same endpoint.
             Err(error) => self.connections.push_event(id, CmEventKind::AddressError(error), Vec::new()),
         }
         Ok(())

@@ -41,8 +41,8 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Passes a stored request to the responder of a QP; `None` if the QP has no responder. `joined` is true if the
-    /// request may contain the payload of several packets.
+    /// Passes a stored request to the responder of a QP; `None` if the QP does not have a responder. `joined` is true
+    /// if the request may contain the payload of several packets.
     pub(in crate::device) fn take_kept(
         &mut self,
         number: u32,

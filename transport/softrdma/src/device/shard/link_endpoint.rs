@@ -39,8 +39,8 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time of the last send or arrival.
     used: Time,
-    /// True if the sockets were empty when the shard's poller last went to sleep, and no descriptor has woken it since.
-    /// The poller watches the descriptors edge-triggered, so later datagrams wake it.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and descriptors have not woken it
+    /// since. The poller watches the descriptors edge-triggered, so later datagrams wake it.
     is_watched: bool,
     /// True after a wake-up not caused by a descriptor, until the next poll.
     woke_quietly: bool,
@@ -121,8 +121,8 @@ impl LinkEndpoint {
         !self.is_watched || !self.tap.wire.link.is_drained()
     }
 
-    /// Records that the thread that slept for the shard is awake. `by_link` is false only if no descriptor
-    /// caused the wake-up.
+    /// Records that the thread that slept for the shard is awake. `by_link` is false only if the wake-up was not caused
+    /// by a descriptor.
     pub(in crate::device) fn woken(&mut self, by_link: bool) {
         self.is_watched &= !by_link;
         self.woke_quietly = self.is_watched;

@@ -1,8 +1,8 @@
 //! Output of a shard besides packets: messages to other members of the host, and events for control.
 //!
-//! Owns messages that are not sent yet. A message stays queued, in order, while its receiver has no room; the
-//! queue is bounded. A message that does not fit in the queue is dropped, and its sender repeats it if it
-//! waits for an answer. The outbox does not interpret messages.
+//! Owns messages that are not sent yet. A message stays queued, in order, while its receiver lacks room; the queue is
+//! bounded. A message that does not fit in the queue is dropped, and its sender repeats it if it waits for an answer.
+//! The outbox does not interpret messages.
 #![forbid(unsafe_code)]
 
 use crate::host::{AreaHandle, MemberId, Members, Undelivered};

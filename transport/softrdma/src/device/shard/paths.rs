@@ -130,7 +130,7 @@ impl Path {
         }
     }
 
-    /// Records that the window limits its QPs, if no further READ fits.
+    /// Records that the window limits its QPs, if further READs do not fit.
     fn record_limit(&mut self) {
         let readers = self.readers.max(1);
         let usable = self.responses.congestion.whole_window() / readers * readers;

@@ -105,7 +105,7 @@ impl Shard {
             }
         }
         let counters = &mut self.resources.counters;
-        // Borrow the packet from the result: it is too large to move.
+        // Borrow the packet from the result, which is too large to move.
         let parsed = Packet::parse(body);
         let packet = match &parsed {
             Ok(packet) => packet,
@@ -225,7 +225,7 @@ impl Shard {
                 return;
             }
             qp.handle_request(packet, false, now, resources).map(|handled| {
-                // Marks of other packets prove nothing and may be forged, like their addresses.
+                // Marks on other packets may be forged, like the packets' addresses.
                 if origin.is_marked && handled.is_in_sequence() {
                     qp.request_was_marked();
                 }

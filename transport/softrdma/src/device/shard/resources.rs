@@ -114,7 +114,7 @@ pub(super) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Pushes a completion. If the CQ is full, the completion is lost, and an error event of the CQ is raised once
+    /// Pushes a completion. If the CQ is full, the completion is lost, and an error event for the CQ is raised once
     /// (contract H5).
     #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {

@@ -2,7 +2,7 @@
 //!
 //! A TGT of an XRC domain that a file names has a [`SharedTgt`] besides its responder. It places packets in the SRQs of
 //! other processes and publishes the TGT's state. `device::sharing` implements the trait, and the shard calls it only
-//! through the trait. A QP that is not shared has no `SharedTgt`, so sharing does not slow it down.
+//! through the trait. A QP that is not shared does not have a `SharedTgt`, so sharing does not slow it down.
 
 use super::outbox::MemberOutbox;
 use crate::device::objects::async_events::AsyncEvents;

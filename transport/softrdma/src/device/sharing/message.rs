@@ -40,7 +40,7 @@ pub(super) enum Message<'a> {
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
     /// Drops the message in progress. Its receive completes with an error if `is_error` is true.
     Flush { tgt: u32, is_error: bool },
-    /// Requests a change of the TGT. The address itself is sent, since the GID index of the address vector is valid
+    /// Requests a change to the TGT. The address itself is sent, since the GID index of the address vector is valid
     /// only in this process.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
     /// Outcome of a change: 0, or the errno of the refusal.

@@ -1,4 +1,4 @@
-//! Changes of a TGT that are requested from its executor.
+//! Changes to a TGT that are requested from its executor.
 //!
 //! Owns the tickets for changes requested from other processes. A caller does not hold the device's lock while it waits
 //! for the outcome. The executor answers from its background thread, independently of its program.
@@ -83,7 +83,7 @@ impl Tickets {
 }
 
 impl Sharing {
-    /// Requests a change from the executor of a TGT. Returns `None` if this process is the executor, or if the TGT is
+    /// Requests a change to a TGT from its executor. Returns `None` if this process is the executor, or if the TGT is
     /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,

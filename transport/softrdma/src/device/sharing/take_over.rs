@@ -187,7 +187,7 @@ impl Sharing {
     }
 }
 
-/// Opens the route of a TGT that another process executed, if the TGT is connected. The index of the route's source is
+/// Opens the route for a TGT that another process executed, if the TGT is connected. The index of the route's source is
 /// looked up in this device's GID table.
 fn open_route(
     shard: &mut Shard,

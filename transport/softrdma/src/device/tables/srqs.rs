@@ -156,7 +156,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Puts the SRQ in error if its CQ has lost a completion (contract G10).
+    /// Moves the SRQ to the error state if its CQ has lost a completion (contract G10).
     fn end_if_overflowed(&self, events: &AsyncEvents) {
         if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
             return;
@@ -271,7 +271,7 @@ impl Srqs {
         self.table.keys().iter().map(posted).sum()
     }
 
-    /// Puts XRC SRQs whose CQ has lost a completion in error (contract G10). Senders see them as empty.
+    /// Moves XRC SRQs whose CQ has lost a completion to the error state (contract G10). Senders see them as empty.
     pub(in crate::device) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
         for number in self.table.keys() {
             if let Some(srq) = self.get(reading, number) {

@@ -1,17 +1,17 @@
 //! The sockets for messages between members.
 //!
-//! Owns a listening socket per member, and the connections, which are opened when needed. Each connection
-//! carries messages in one direction, from the member that opened it. A member that has changed its user or
-//! root directory after joining cannot open connections, and sends on the connections that other members
-//! opened. Called only by [`Members`](super::Members). Calls never block. A message for which the socket has no
-//! room is dropped and counted, and retransmission repairs the loss.
+//! Owns a listening socket per member, and the connections, which are opened when needed. Each connection carries
+//! messages in one direction, from the member that opened it. A member that has changed its user or root directory
+//! after joining cannot open connections, and sends on the connections that other members opened. Called only by
+//! [`Members`](super::Members). Calls never block. A message for which the socket lacks room is dropped and counted,
+//! and retransmission repairs the loss.
 //!
 //! ```text
 //! connection:  hello, message, message ...
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! If the system has no descriptor or memory for a connection, attempts are suspended until a later time. This is
+//! If the system lacks descriptors or memory for a connection, attempts are suspended until a later time. This is
 //! logged once. Work that does not need a new connection continues.
 //!
 //! The end of a connection with a member shows that the member has died or left. Only processes of this user can
@@ -83,7 +83,7 @@ enum Shortage {
     /// The system refuses the resources. Connections are not attempted, and the listener is not watched, until
     /// [`Connections::resume`] is called.
     Now,
-    /// The system refused the resources earlier, and no attempt has succeeded since then.
+    /// The system refused the resources earlier, and all attempts since then have failed.
     Before,
 }
 
@@ -458,8 +458,8 @@ impl Connections {
         self.readable.push_back(LISTENER);
     }
 
-    /// Reads one message of a connection. Returns the sender, the length in the buffer, and the descriptor
-    /// sent with the message, if any.
+    /// Reads one message from a connection. Returns the sender, the length in the buffer, and the descriptor sent with
+    /// the message, if any.
     fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
         let connection = self.connections.get(key)?;

@@ -131,7 +131,7 @@ impl Areas {
     /// Maps another member's area.
     ///
     /// # Errors
-    /// Fails if the area has another length, is not sealed or has no memory reserved, or if the system or a
+    /// Fails if the area has another length, is not sealed or does not have memory reserved, or if the system or a
     /// limit of this process does not allow the mapping.
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
         has_room(length)?;

@@ -276,7 +276,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use trunkline_testkit::runs_alone;
 
-    /// The only free number is 0, standard input, where no descriptor may stay.
+    /// The only free descriptor number is 0, standard input, which a received descriptor must not keep.
     #[test]
     fn message_arrives_without_descriptor_if_no_number_is_free() {
         if !runs_alone(module_path!(), "message_arrives_without_descriptor_if_no_number_is_free") {

@@ -42,7 +42,7 @@ impl Host {
             let is_free = unpack(before).is_none_or(|(owner, _)| !self.is_member(owner));
             let own = pack(self.me(), shard);
             if is_free && word.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // Do not store 0, which means that no start was chosen.
+                // Do not store 0, which means that a start was not chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
                 let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
                 return Ok(first..first + BLOCK);

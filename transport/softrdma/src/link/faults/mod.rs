@@ -23,7 +23,7 @@ const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
 const HELD_AT_MOST: usize = 16_384;
 /// Maximum number of datagrams passed to the link at a time.
 const TAKEN_AT_ONCE: usize = 32;
-/// Delay before datagrams for which the link had no room are passed to it again.
+/// Delay before datagrams for which the link lacked room are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// SplitMix64. The generator is fixed, so that a seed gives the same faults in all versions.
@@ -191,8 +191,8 @@ impl Faults {
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
 
-    /// Takes datagrams from the front of a batch, and passes those that are not held back to `send`. `send`
-    /// leaves datagrams in its batch if the link has no room for them.
+    /// Takes datagrams from the front of a batch, and passes those that are not held back to `send`. `send` leaves
+    /// datagrams in its batch if the link lacks room for them.
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {

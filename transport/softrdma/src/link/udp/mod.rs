@@ -173,7 +173,7 @@ impl UdpLink {
         }
         if !self.sent_for_others.is_empty() {
             transfer::send(&mut self.ports, &mut self.sent_for_others, None, &mut self.losses);
-            // The system has no room for the remaining datagrams. Drop them, since the peers retransmit.
+            // The system lacks room for the remaining datagrams. Drop them, since the peers retransmit.
             self.sent_for_others.clear();
         }
         let sockets = self.ports.all_mut();

@@ -13,7 +13,7 @@
 //! | free | binds it |
 //! | held by a live member | binds another port, and watches the member |
 //! | bound, and its holder is dead | binds another port, and binds 4791 as soon as possible |
-//! | bound, and no member has held it | fails, since a program that is not a member serves RoCE there |
+//! | bound, but never held by a member | fails, since a program that is not a member serves RoCE there |
 //!
 //! A member records each port in the registry before it sends packets from the port, since other members drop
 //! packets from unrecorded ports. Other members see the binding and recording of port 4791 as one step, so the

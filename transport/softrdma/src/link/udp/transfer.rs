@@ -82,8 +82,8 @@ pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Los
     losses.segmented += joined as u64;
 }
 
-/// Sends from the front of the batch until it is empty or the system has no room. Datagrams whose source is
-/// the device's port go through the process that holds the port, if it is another one.
+/// Sends from the front of the batch until it is empty or the system lacks room. Datagrams whose source is the device's
+/// port go through the process that holds the port, if it is another one.
 pub(super) fn send(
     ports: &mut Ports,
     batch: &mut SendBatch,

@@ -27,8 +27,9 @@
 //! senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a thread sleeps for
 //! the shard; the thread then polls the rings whose senders have the bell once more. A poller that does not wait for
 //! acknowledgements is not woken for one, and handles it with the next packet or timer. Senders without the bell,
-//! because there are [`MAX_BELLS`] already or no descriptor is left, wake this side through a message between members. It
-//! arrives at the first shard; the thread that receives it also runs the shard to which the message is addressed.
+//! because there are [`MAX_BELLS`] already or descriptors have run out, wake this side through a message between
+//! members. It arrives at the first shard; the thread that receives it also runs the shard to which the message is
+//! addressed.
 
 mod bell;
 mod choice;
@@ -227,8 +228,8 @@ impl LocalPaths {
     }
 
     /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the peer. Its
-    /// pair is chosen again if the peer's number and port no longer have an owner: when a member has died, its last
-    /// packets stay in the pair until the pair is dropped.
+    /// pair is chosen again if the peer's number and port are no longer owned, because the last packets of a dead
+    /// member stay in the pair until the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -471,7 +472,7 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            // Ignore errors of the ring: they are detected again when the QPs send.
+            // Ignore errors of the ring, which are detected again when the QPs send.
             if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);

@@ -284,7 +284,7 @@ impl Qp {
             && !matches!(self.attributes.state, QpState::Error | QpState::Reset)
     }
 
-    /// Raises an event of the QP. An event of a shared TGT is raised in each process with a handle.
+    /// Raises an event for the QP. An event for a shared TGT is raised in each process with a handle.
     fn raise(&mut self, kind: AsyncEventKind, events: &AsyncEvents) {
         match &mut self.shared {
             Some(shared) => shared.raise(kind),

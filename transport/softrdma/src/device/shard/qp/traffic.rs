@@ -31,8 +31,8 @@ impl Qp {
         }
     }
 
-    /// Passes a request to the responder. Returns `None` if there is no responder. `joined` is true if the request may
-    /// contain the payload of several packets.
+    /// Passes a request to the responder. Returns `None` if the QP does not have a responder. `joined` is true if the
+    /// request may contain the payload of several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -71,9 +71,9 @@ impl Qp {
             || self.path.epoch == 0
     }
 
-    /// Passes a response to the requester. Returns `None` if there is no requester. `joined` is true if the response
-    /// may contain the payload of several packets. `arrived` is the payload of a READ response in a ring; the packet
-    /// then contains only the payload's length.
+    /// Passes a response to the requester. Returns `None` if the QP does not have a requester. `joined` is true if the
+    /// response may contain the payload of several packets. `arrived` is the payload of a READ response in a ring; the
+    /// packet then contains only the payload's length.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
