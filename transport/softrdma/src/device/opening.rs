@@ -183,7 +183,7 @@ fn make_link(
     tapped(options, link, capture_has_ended)
 }
 
-/// Returns the function that creates the links of further shards, each with its own ports. A network in process does
+/// Returns the function that creates the links of further shards, each with its own ports. An in-process network does
 /// not use ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,

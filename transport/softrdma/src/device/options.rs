@@ -99,7 +99,7 @@ pub struct SoftOptions {
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files, or `trunkline-UID-RANDOM` if
     /// another user has taken that name.
     pub runtime_directory: Option<PathBuf>,
-    /// Slot that the device is opened in; `None` for a slot that is never emptied.
+    /// Slot in which the device is opened; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,
     /// True if [`take_away`](crate::device::take_away) may remove the device. Ignored unless the device is on UDP. The
     /// command `trunkctl device remove` calls this function.

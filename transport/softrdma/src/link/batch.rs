@@ -239,7 +239,7 @@ impl SendBatch {
     }
 
     /// Combines the datagrams appended since the last call into messages, if their segmentation permits it and
-    /// `can_segment` returns true for their source. Returns the number of datagrams in these messages.
+    /// `can_segment` returns true for their source address. Returns the number of datagrams in these messages.
     pub(super) fn segment(&mut self, mut can_segment: impl FnMut(SocketAddr) -> bool) -> usize {
         let mut joined = 0;
         let mut at = self.unseen.max(self.first);

@@ -121,8 +121,8 @@ pub trait Link: Send + Debug {
         SocketAddr::new(address, self.port())
     }
 
-    /// Returns the open address with a source port other than the link's port, if the link supports this, and
-    /// with its usual source port otherwise.
+    /// Returns the open address with a source port other than the link's port if the link supports this, or else with
+    /// the address's usual source port.
     fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.source(address)
     }

@@ -176,8 +176,8 @@ fn empty_header() -> libc::mmsghdr {
 const CONTROL_WORDS: usize = 3;
 /// Buffer for one such control message.
 type Control = [u64; CONTROL_WORDS];
-/// Maximum number of control messages per received message. One contains the length of joined datagrams, one
-/// their ECN bits.
+/// Maximum number of control messages per received message. They contain the length of joined datagrams, and the ECN
+/// bits of the datagrams.
 const RECEIVED_CONTROLS: usize = 2;
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 

@@ -126,7 +126,8 @@ impl Addresses {
     }
 
     /// Claims a service, so that other devices with the same addresses cannot claim it. An unspecified address covers
-    /// all addresses of the host, or only those named by the user, since another device may use the others.
+    /// all addresses of the host. If the user named addresses, it covers only these, since another device may use the
+    /// others.
     pub(super) fn claim_port(
         &self,
         port_space: PortSpace,
@@ -248,7 +249,7 @@ impl Addresses {
         route.ok_or(VerbsError::Gone)?
     }
 
-    /// Returns the local and remote address for a connection with a peer. `bound` is the address to which the
+    /// Returns the local and remote addresses for a connection with a peer. `bound` is the address to which the
     /// endpoint is bound, if any. As with sockets, an unspecified peer address means this host.
     pub(super) fn resolve(
         &mut self,

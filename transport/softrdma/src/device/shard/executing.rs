@@ -62,8 +62,8 @@ impl Shard {
         }
     }
 
-    /// Places a packet of a TGT that another process executes; `on_placed` is called before the program can
-    /// observe the placement.
+    /// Places a packet of a TGT that another process executes. `on_placed` is called before the program can observe the
+    /// placement.
     pub(in crate::device) fn place_for_member(
         &mut self,
         tgt: QpNumber,

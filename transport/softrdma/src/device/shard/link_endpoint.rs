@@ -105,7 +105,7 @@ impl LinkEndpoint {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source for packets from an open address whose port differs from the port at which the device receives.
+    /// Returns a source for packets from an open address. Its port differs from the port at which the device receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -179,8 +179,8 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Forwards received datagrams for other processes, and drops datagrams for this process. Called before this
-    /// process exits and its sockets close.
+    /// Forwards received datagrams that are addressed to other processes, and drops datagrams for this process. Called
+    /// before this process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {

@@ -39,8 +39,8 @@ pub(in crate::device) enum ControlEvent {
     },
     /// A management datagram that was not delivered.
     Unreachable(UnreachableReport),
-    /// The first packet at a QP whose connection awaits its RTU. The packet stands in for an RTU that was
-    /// lost or overtaken (contract rocev2 12.4).
+    /// The first packet received by a QP whose connection awaits its RTU. The packet stands in for an RTU that was lost
+    /// or overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),
     /// A message about shared memory from this shard to another shard of the device.
     OwnMessage {

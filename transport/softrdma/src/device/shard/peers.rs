@@ -44,7 +44,7 @@ use trunkline_verbs::Time;
 
 /// Maximum number of stored address pairs. Forged sources can fill the table, but cannot grow it.
 const MAX_PEERS: usize = 4096;
-/// Maximum distance of the identifications of two consecutive packets.
+/// Maximum distance between the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
 
 /// The sender's address and the local address.
@@ -200,8 +200,8 @@ impl Peers {
         }
     }
 
-    /// Judges an IPv4 packet from a peer that is not soft. The packet's ICRC is right if its identification
-    /// is `identification`.
+    /// Judges an IPv4 packet from a peer that is not soft. `identification` is the identification for which the
+    /// packet's ICRC is right.
     fn judge(&mut self, pair: AddressPair, identification: u16, now: Time) -> Verdict {
         let seen = Identification { value: identification, at: now };
         let (next, verdict) = match self.known.get(&pair).copied() {

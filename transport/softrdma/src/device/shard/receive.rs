@@ -39,8 +39,8 @@ impl Shard {
         more
     }
 
-    /// Passes to control the report that a packet for QP 1 was not delivered. Reports on other packets are ignored,
-    /// since retries end a connection whose peer is gone.
+    /// Passes a report on an undelivered packet for QP 1 to control. Reports on other packets are ignored, since
+    /// retries end a connection whose peer is gone.
     #[cold]
     fn handle_icmp_error(&mut self, error: &IcmpError) {
         let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);

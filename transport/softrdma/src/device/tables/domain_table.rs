@@ -63,8 +63,8 @@ impl DomainTable {
         Self { table: Mutex::default(), host }
     }
 
-    /// Opens a domain according to the table of contract A5. Look-up and creation are one step under one lock
-    /// (contract A4); for members of a host it is the host's lock.
+    /// Opens a domain according to the table of contract A5. Look-up and creation are one step under one lock (contract
+    /// A4), which is the host's lock for members of a host.
     pub(in crate::device) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,

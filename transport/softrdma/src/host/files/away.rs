@@ -66,7 +66,7 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
 }
 
 /// Puts back the devices that [`take_away`] removed at the same address, or all devices if `address` is `None`. Returns
-/// true if they were away.
+/// true if they were taken away.
 ///
 /// # Errors
 /// Fails under the same conditions as [`list_devices`].

@@ -114,8 +114,8 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
     Ok(true)
 }
 
-/// Returns the reason why a file is not accepted; `None` for a directory of this user to which no other user
-/// can write.
+/// Returns the reason why a file is not accepted; `None` for a directory of this user to which other users cannot
+/// write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
     // Report another owner first, since this user may be unable to remove the file.
     if found.uid() != geteuid().as_raw() {

@@ -57,7 +57,7 @@ impl fmt::Display for FolderName {
 
 /// Returns the folder of this process's network namespace, and creates it if it does not exist.
 ///
-/// `named` is a directory that the program chose. Otherwise it is taken from the environment:
+/// `named` is the runtime directory, if the program chose one. Otherwise the directory comes from the environment:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
 pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
     let name = FolderName::of_this_thread().to_string();

@@ -22,8 +22,8 @@ const MAX_REMOVED: usize = 8;
 /// joins creates a new folder. If the removing process dies, the next call continues.
 const REMOVED: &str = "removed-";
 
-/// Removes unused folders next to `own`. `random` selects the folder with which the search starts, so that
-/// folders that must stay do not always use up the search.
+/// Removes unused folders next to `own`. `random` selects the folder with which the search starts, so that folders that
+/// must stay do not exhaust every search.
 pub(in crate::host) fn remove_unused(own: &Path, random: u64) {
     let Some(siblings) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
     let folders = siblings.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));

@@ -193,8 +193,8 @@ impl Members {
         }
     }
 
-    /// Returns this process's effective uid if the process of a member has the same uid, in this user
-    /// namespace. Connects to the member.
+    /// Returns this process's effective uid if a member's process has the same uid in this user namespace. Connects to
+    /// the member.
     pub(crate) fn user_of(&self, member: MemberId) -> Option<u32> {
         let process = match &mut self.lock().way {
             Way::Sockets(connections) => connections.listening(member)?,

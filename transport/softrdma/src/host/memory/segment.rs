@@ -191,8 +191,8 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates a part of the segment in the file system, unless it is already allocated. Access to a page for which
-    /// the file system lacks room would kill the process.
+    /// Allocates a part of the segment in the file system, unless it is already allocated. An access to a page for
+    /// which the file system lacks room would kill the process.
     pub(in crate::host) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let Some(file) = &mapping.file else { return Ok(()) };

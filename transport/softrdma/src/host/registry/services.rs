@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 /// Bit that is set in a record's service if the listener listens at all addresses of its device, which has only some of
-/// the host's addresses, and this record is for one of them. Services do not have this bit.
+/// the host's addresses, and the record is for one of these addresses. Services do not have this bit.
 const IS_PART: u64 = 1 << 63;
 
 /// A service that this member provides. Dropping the claim releases the service.
@@ -81,8 +81,8 @@ impl Host {
     /// other.
     ///
     /// # Errors
-    /// [`HostError::InUse`] if another living member has claimed the service; [`HostError::WildcardInUse`] instead if
-    /// one of the two listens at all addresses, as `cma_check_port` of Linux distinguishes them
+    /// Returns [`HostError::InUse`] if another living member has claimed the service, or [`HostError::WildcardInUse`]
+    /// if one of the two members listens at all addresses. The distinction follows `cma_check_port` of Linux
     /// (drivers/infiniband/core/cma.c).
     pub(crate) fn claim_service(
         self: &Arc<Self>,
@@ -96,7 +96,7 @@ impl Host {
     /// Claims a service at one address for a listener at all addresses of its device.
     ///
     /// # Errors
-    /// [`HostError::WildcardInUse`] if another living member has claimed the service.
+    /// Returns [`HostError::WildcardInUse`] if another living member has claimed the service.
     pub(crate) fn claim_part(
         self: &Arc<Self>,
         service: u64,

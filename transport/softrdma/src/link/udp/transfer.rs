@@ -83,7 +83,7 @@ pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Los
 }
 
 /// Sends from the front of the batch until it is empty or the system lacks room. Datagrams whose source is the device's
-/// port go through the process that holds the port, if it is another one.
+/// port go through the process that holds the port, if that is another process.
 pub(super) fn send(
     ports: &mut Ports,
     batch: &mut SendBatch,

@@ -554,7 +554,7 @@ impl LocalPaths {
         }
     }
 
-    /// Returns true if there is room for a packet. If not, [`LocalPaths::look`] returns the QP when there is
+    /// Returns true if there is room for a packet. Otherwise, [`LocalPaths::look`] returns the QP later, when there is
     /// room or the peer has stopped.
     pub(super) fn has_room(
         &mut self,

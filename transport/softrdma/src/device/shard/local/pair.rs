@@ -111,8 +111,8 @@ pub(in crate::device::shard) struct RingPayload<'a> {
 }
 
 impl RingPayload<'_> {
-    /// Copies `length` bytes from a checked range into the ring. The bytes are placed after `headers` bytes for the
-    /// packet's headers, and after the payload that is already there.
+    /// Copies `length` bytes from a checked range into the ring. The bytes follow `headers` bytes reserved for the
+    /// packet's headers, and any payload that is already there.
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
@@ -296,14 +296,14 @@ impl MemoryPair {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
-    /// Returns the place in the ring for the payload of the next packet. Call it after
-    /// [`MemoryPair::has_room`] has returned true.
+    /// Returns the place in the ring for the payload of the next packet. Call it only after [`MemoryPair::has_room`]
+    /// has returned true.
     pub(super) fn payload(&self) -> RingPayload<'_> {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet whose payload may be in the ring already. Call it after [`MemoryPair::has_room`] has returned
-    /// true. Large amounts of unpublished bytes are published without [`MemoryPair::publish`].
+    /// Writes a packet whose payload may be in the ring already. Call it only after [`MemoryPair::has_room`] has
+    /// returned true. Large amounts of unpublished bytes are published without [`MemoryPair::publish`].
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
