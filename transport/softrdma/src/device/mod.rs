@@ -9,7 +9,7 @@
 //! | verbs objects | `objects` |
 //! | control and shards | `core`, `device_parts`, `shards` |
 //! | the data path | `shard`: QPs, packets in and out, timers |
-//! | slow operations | `control`: connections, addresses, changes of QPs, removal |
+//! | slow operations | `control`: connections, addresses, changes to QPs, removal |
 //! | TGTs that processes share | `sharing`, used only by devices that share TGTs between processes |
 //! | tables, numbers, keys | `tables`; `keys` and `srqs` are read by all shards |
 //! | sleeping, waking, background threads | `threads` |

@@ -1,6 +1,7 @@
 //! The shard's end of the link, which sends and receives datagrams.
 //!
-//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never inspect a packet.
+//! Owns the link, the outgoing and incoming batches, and the list of open addresses. This module must never inspect a
+//! packet.
 
 use super::no_link::NoLink;
 use super::qp::route::Route;

@@ -1,9 +1,8 @@
 //! A shard, which is the data path of a device for one or more groups of CQs.
 //!
-//! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the device
-//! share. Threads that poll or post, the shard's background machine, and control call it in a turn of the shard. It
-//! must never wait. It does not handle connections, and queues events for control in order as
-//! [`ControlEvent`].
+//! Owns QPs, their timers and the shard's end of the link. A shard reads SRQs and keys, which all shards of the device
+//! share. Threads that poll or post, the shard's background machine, and control call the shard in one of its turns. A
+//! shard must never wait. It does not handle connections, and queues events for control in order as [`ControlEvent`].
 //!
 //! ```text
 //! link -> receive -> engine halves -> completions -> CQs

@@ -22,7 +22,7 @@
 //! retransmitted.
 //!
 //! # Odds
-//! One in 65,536 corrupted packets has a right ICRC under one of the 65,536 identifications. That identification must
+//! One in 65,536 corrupted packets has the right ICRC for one of the 65,536 identifications. That identification must
 //! also be within 64 of one of two earlier identifications, plus one for each millisecond in between. A corrupted
 //! packet of a foreign peer is therefore taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted
 //! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it plausible:

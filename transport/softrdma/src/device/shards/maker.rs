@@ -1,7 +1,7 @@
 //! Creation of a device's shards.
 //!
-//! Owns the sources of the shards' links and numbers. It must never be called by a thread that is in a turn
-//! of a shard.
+//! Owns the sources of the shards' links and numbers. This module must never be called by a thread that is in a turn of
+//! a shard.
 #![forbid(unsafe_code)]
 
 use super::lock::ShardLock;

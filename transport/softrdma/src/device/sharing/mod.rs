@@ -32,9 +32,9 @@
 //! # Packets are neither lost nor placed twice when an executor dies
 //! The executor publishes its state before it requests a placement, and again before it sends the response. The
 //! published state is therefore at most one placement old, and the next executor starts from it. The peer retransmits
-//! the packets without a response. The first of them has the serial number of the placement that may already be done.
-//! If it is, the owner of the SRQ, which stores the last serial number and its outcome, returns the outcome and does
-//! not place the packet again. This also holds for atomics. Serial numbers are not reused, even after a reset.
+//! the packets that were not answered. The first of them has the serial number of the placement that may already be
+//! done. If it is, the owner of the SRQ, which stores the last serial number and its outcome, returns the outcome and
+//! does not place the packet again. This also holds for atomics. Serial numbers are not reused, even after a reset.
 //!
 //! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the shared
 //! table before the message is visible to its program. The next executor then acknowledges the packet instead of

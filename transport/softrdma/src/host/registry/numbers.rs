@@ -1,10 +1,10 @@
 //! Owners of QP and SRQ numbers.
 //!
-//! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a
-//! random start. An index is therefore reused only after all others, which takes far longer than TIMEWAIT
-//! (contract rocev2 12.5). A number is its index permuted with the host's key (`numbering`), so that the
-//! numbers of one member do not reveal the numbers of others. A word of the registry names the owner of a
-//! block, and the owner's shard that has the QPs.
+//! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a random start.
+//! An index is therefore reused only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A
+//! number is its index permuted with the host's key (`numbering`), so that the numbers of one member do not reveal the
+//! numbers of others. A word of the registry names the owner of a block, and the owner's shard to which the block
+//! belongs.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};

@@ -1,11 +1,11 @@
 //! UDP ports from which members send, and the member that holds port 4791 at an address.
 //!
-//! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives.
-//! Another user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and
-//! port was sent by a member of this registry. At an address where members have ports, all other packets were
-//! sent by other programs. Each member records a port before it sends packets from the port. Changes do not take
-//! the host's lock: a link opens an address in a turn of its shard, and a process that is stopped while it holds
-//! the lock must not block the shard. A member records port 4791 as unsettled before it binds the port.
+//! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives. Another
+//! user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and port was sent
+//! by a member of this registry. At an address where members hold ports, all other packets were sent by other programs.
+//! Each member records a port before it sends packets from the port. Changes do not take the host's lock: a link opens
+//! an address in a turn of its shard, and a process that is stopped while it holds the lock must not block the shard. A
+//! member records port 4791 as unsettled before it binds the port.
 //!
 //! The view is read without a system call while the ports' owners are connected with this member. The end of
 //! a connection shows a death, and is read before the first shard's next batch of packets. The lock of any
@@ -228,9 +228,9 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
 pub(crate) enum Source {
     /// A member of this registry.
     Member,
-    /// A sender at an address where members do not have ports.
+    /// A sender at an address where members do not hold ports.
     Stranger,
-    /// Another program, at an address where members have ports.
+    /// Another program, at an address where members hold ports.
     Forged,
 }
 

@@ -14,7 +14,7 @@
 //! The numbers are allocated when a member joins, and a record when it is first used, since the full table would be too
 //! large for hosts that do not share TGTs.
 //!
-//! A record is at the place computed from its number, or at one of the next places. Like everything in shared
+//! A record is stored at the place computed from its number, or at one of the next places. Like everything in shared
 //! memory, it may contain arbitrary values. The worst result is that a number is not found.
 #![forbid(unsafe_code)]
 

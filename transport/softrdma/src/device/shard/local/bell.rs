@@ -1,5 +1,5 @@
-//! Wake-up of a shard by the members that share memory with it. A wake-up costs the sender one system call, and the
-//! receiver none.
+//! Wake-up of a shard by the members that share memory with it. A wake-up takes one system call in the sender, and none
+//! in the receiver.
 //!
 //! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
 //! shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders have the bell. A

@@ -4,7 +4,7 @@
 //! shard of a member. QPs send packets through the ring of a pair instead of the link, with the same PSNs but without
 //! an ICRC. A packet in a ring may contain the payload of several packets. To the engine, a change of path looks like a
 //! loss, duplicates or reordering, which it handles, so a path may change in either direction at any moment. Called
-//! only by the shard, which passes received packets to its QPs. It must never wait.
+//! only by the shard, which passes received packets to its QPs. Calls must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -28,8 +28,8 @@
 //! the shard; the thread then polls the rings whose senders have the bell once more. A poller that does not wait for
 //! acknowledgements is not woken for one, and handles it with the next packet or timer. Senders without the bell,
 //! because there are [`MAX_BELLS`] already or descriptors have run out, wake this side through a message between
-//! members. It arrives at the first shard; the thread that receives it also runs the shard to which the message is
-//! addressed.
+//! members. The message arrives at the first shard; the thread that receives it also runs the shard to which the
+//! message is addressed.
 
 mod bell;
 mod choice;
