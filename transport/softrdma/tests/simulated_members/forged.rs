@@ -25,7 +25,7 @@ impl Setting {
         let mut world = World::new(seed);
         let host = world.host(HOST);
         let [victim, peer] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
-        // With shared memory only, its packets do not pass the network.
+        // With shared memory only, its packets do not pass through the network.
         let hostile = world.process_with(&host, PathChoice::Shm);
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let own = way(&hostile.node, &door);

@@ -85,7 +85,7 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
-                // The path MTU of a connection is the smaller MTU of the two interfaces.
+                // The path MTU of a connection is the smaller of the two interfaces' MTUs.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(

@@ -207,7 +207,7 @@ mod tests {
             std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
             let text = refusal(&open);
             assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
-            // Files in a directory that other users can write to may be theirs.
+            // Files in a directory that other users can write to may belong to those users.
             assert_eq!(text.contains("`chmod 700`"), mode == 0o755, "{text}");
         }
         std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();

@@ -80,7 +80,7 @@ fn is_like_us_by_pidfd(pidfd: &OwnedFd, own: u32) -> bool {
     let path = format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd());
     // The PID is negative after the process has exited, and 0 if the process is not visible in this `/proc`.
     let pid = || number_after("Pid:", 0, &fs::read_to_string(&path).ok()?).filter(|pid| *pid != 0);
-    // The PID belongs to the process at both reads, and so in between.
+    // The PID belongs to the process at both reads, and therefore between them.
     pid().is_some_and(|first| is_like_us(first, own) && pid() == Some(first))
 }
 

@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn receive_leaves_only_taken_descriptor_open() {
         let (sender, receiver) = UnixStream::pair().unwrap();
-        // The end of this stream shows that no copy of the other descriptor is open.
+        // The end of this stream shows that all copies of the other descriptor are closed.
         let (witness, mut end) = UnixStream::pair().unwrap();
         let sent = [witness.as_raw_fd(), witness.as_raw_fd(), witness.as_raw_fd()];
         for count in 1..=3 {

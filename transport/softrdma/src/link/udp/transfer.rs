@@ -122,8 +122,8 @@ pub(super) fn send(
                         losses.no_room += 1;
                         return;
                     }
-                    // With IP_RECVERR the system reports drops in the interface's queue (ip(7)). It may drop
-                    // all datagrams of a kind, so they are not repeated.
+                    // With IP_RECVERR the system reports drops in the interface's queue (ip(7)). The queue may drop all
+                    // datagrams of a kind, so they are not repeated.
                     Some(libc::ENOBUFS) => {
                         let count = batch.first_message().min(left);
                         losses.queue_full += count as u64;

@@ -120,7 +120,7 @@ impl RingPayload<'_> {
         length: usize,
     ) -> Result<(), Refused> {
         let before = self.written.get();
-        // Earlier payload behind headers of another length belongs to an abandoned packet.
+        // Earlier payload after headers of another length belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
         let MemoryPair { producer, own, .. } = self.pair;
         if mutant!(record_is_published_before_its_bytes) {
