@@ -108,7 +108,7 @@ pub(super) fn send(
             match bound.socket.send(batch, left) {
                 Ok(sent) => {
                     if std::mem::take(&mut was_split) {
-                        tracing::debug!(address = %source, "segmentation refused by the system, datagrams are sent one by one");
+                        tracing::debug!(address = %source, "segmentation refused by the system; sending datagrams one by one");
                         bound.socket.stop_segmenting();
                         losses.not_segmenting += 1;
                     }
