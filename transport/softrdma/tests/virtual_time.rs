@@ -1,4 +1,4 @@
-//! Devices in virtual time have no threads and use only a simulated clock. Equal seeds give equal events at equal
+//! Devices in virtual time do not have threads and use only a simulated clock. Equal seeds give equal events at equal
 //! times.
 //!
 //! One test runs in a separate process because it inspects all threads of the process.

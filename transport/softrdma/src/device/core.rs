@@ -217,7 +217,7 @@ impl Core {
         of.progress.note_poll();
     }
 
-    /// Hands the work to the shard's background thread, since the program is about to sleep.
+    /// Hands a shard's work to its background thread. Called when the program is about to sleep.
     pub(super) fn hand_over(&self, index: ShardIndex) {
         let of = self.shard(index);
         self.ensure_background(of);

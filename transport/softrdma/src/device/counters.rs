@@ -28,7 +28,7 @@ pub(super) struct ShardCounters {
     pub(super) not_handed_over: u64,
     /// Number of times that a QP waited for room in the window of its path.
     pub(super) congestion_waits: u64,
-    /// Received packets that the network marked (ECN), and reports of marks that were sent and received.
+    /// Received packets that the network marked (ECN), and echoes of such marks sent and received.
     pub(super) packets_marked: u64,
     pub(super) ecn_echoes_sent: u64,
     pub(super) ecn_echoes_received: u64,

@@ -2,7 +2,7 @@
 //!
 //! Owns control and the shards with their locks, which are taken in this order: control, the first shard, another
 //! shard. A thread on the data path enters one shard at a time, and leaves it before it tries control's lock. A thread
-//! that polls, posts or connects does the work itself; background machines work when no thread polls.
+//! that polls, posts or connects does the work itself; background machines do it when threads do not poll.
 #![forbid(unsafe_code)]
 
 use super::control::Control;
@@ -87,7 +87,7 @@ impl DeviceParts {
         self.operate(&mut control, self.shards.first().shard.enter(), action)
     }
 
-    /// Runs an operation of control; returns `None` if control or the first shard is in use.
+    /// Runs an operation of control. Returns `None` if control or the first shard is in use.
     pub(super) fn try_act<R>(&self, action: impl FnOnce(&mut Access<'_>, Time) -> R) -> Option<R> {
         let mut control = self.try_control()?;
         let first = self.shards.first().shard.try_enter()?;
@@ -163,7 +163,7 @@ impl DeviceParts {
         let mut more = work(&mut shard, now);
         if self.wants_control(lock, &shard, now) {
             drop(shard);
-            // If another thread holds control's lock, events for control are left.
+            // If another thread holds control's lock, events for control stay queued.
             more |= !self.serve_control();
             shard = lock.shard.enter();
             more |= shard.has_work();
@@ -214,8 +214,7 @@ impl DeviceParts {
         }
     }
 
-    /// Returns true if a shard has work that does not wake a machine that sleeps until `until`. For
-    /// simulations.
+    /// Returns true if a shard has work that does not wake a machine that sleeps until `until`. Used in simulations.
     pub(super) fn is_due(&self, lock: &ShardLock, until: Option<Time>) -> bool {
         lock.shard.try_enter().is_some_and(|shard| {
             let next = self.deadline(lock, &shard, self.now());
@@ -237,7 +236,7 @@ impl DeviceParts {
         self.is_first(lock) && (self.control_due_ns.load(Ordering::Acquire) <= now.0 || shard.has_messages())
     }
 
-    /// Does control's pending work; returns false if another thread holds control's lock.
+    /// Does control's pending work. Returns false if another thread holds control's lock.
     fn serve_control(&self) -> bool {
         let Some(mut control) = self.try_control() else { return false };
         if control.is_removed() {

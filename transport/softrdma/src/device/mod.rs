@@ -9,16 +9,16 @@
 //! | verbs objects | `objects` |
 //! | control and shards | `core`, `device_parts`, `shards` |
 //! | the data path | `shard`: QPs, packets in and out, timers |
-//! | slow operations | `control`: connections, addresses, changes of QPs, removal |
+//! | slow operations | `control`: connections, addresses, changes to QPs, removal |
 //! | TGTs that processes share | `sharing`, used only by devices that share TGTs between processes |
 //! | tables, numbers, keys | `tables`; `keys` and `srqs` are read by all shards |
 //! | sleeping, waking, background threads | `threads` |
 //!
 //! # Locks
-//! The lock of control is taken first, then the lock of the first shard, then the lock of another shard. CQs,
-//! SRQs, channels, events, the directory and the writers of the tables have small separate locks, which are
-//! taken last and never held during a call into another object. A poller only tries its shard's lock, and
-//! reads its CQ even if that fails. It tries control's lock only while it holds no shard's lock.
+//! The lock of control is taken first, then the lock of the first shard, then the lock of another shard. CQs, SRQs,
+//! channels, events, the directory and the writers of the tables have small separate locks, which are taken last and
+//! never held during a call into another object. A poller only tries its shard's lock, and reads its CQ even if that
+//! fails. It tries control's lock only while it does not hold a shard's lock.
 
 mod control;
 mod core;

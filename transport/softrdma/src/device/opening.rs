@@ -55,8 +55,7 @@ pub(super) fn open(mut options: SoftOptions) -> Result<Opened, OpenError> {
     let tap = make_link(&options, &membership, &first_sockets, &capture_has_ended)?;
     let gids = gid_table(&options, &*tap.wire.link)?;
     let away = away_files(&options, &gids)?;
-    // The host's network may come up later. In this case, derive the GUID from a loopback address, unless the user
-    // named addresses.
+    // If the host's network is not up yet, derive the GUID from a loopback address, unless the user named addresses.
     let later = (!gids.is_named() && membership.host.is_some()).then_some(Ipv4Addr::LOCALHOST.into());
     let first = gids.addresses().first().copied().or(later).ok_or(OpenError::NoAddress)?;
     let guid = guid(&options.runtime, first);
@@ -122,7 +121,7 @@ fn os(doing: &'static str) -> impl FnOnce(io::Error) -> OpenError {
     move |source| OpenError::Os { doing, source }
 }
 
-/// A device's membership of its host; empty on a network in process.
+/// A device's membership of its host; empty on an in-process network.
 #[derive(Debug)]
 struct Membership {
     host: Option<Arc<Host>>,
@@ -184,7 +183,7 @@ fn make_link(
     tapped(options, link, capture_has_ended)
 }
 
-/// Returns the function that creates the links of further shards, each with its own ports. A network in process does
+/// Returns the function that creates the links of further shards, each with its own ports. An in-process network does
 /// not use ports, so its devices have one shard.
 fn link_maker(
     options: SoftOptions,
@@ -230,7 +229,7 @@ fn tapped(
     Ok(tap)
 }
 
-/// Returns the GID table: the addresses that the options name, which the link must have, or the host's
+/// Returns the GID table, with the addresses named in the options, which the link must have, or else the host's
 /// addresses.
 fn gid_table(options: &SoftOptions, link: &dyn Link) -> Result<GidTable, OpenError> {
     let addresses = match &options.link {

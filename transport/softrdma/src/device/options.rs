@@ -44,7 +44,8 @@ pub struct LinkFactory(MakeLink);
 type MakeLink = Arc<dyn Fn() -> io::Result<Box<dyn Link>> + Send + Sync>;
 
 impl LinkFactory {
-    /// Creates a factory that calls `make`. [`SoftDevice::open`](crate::device::SoftDevice::open) returns its errors.
+    /// Creates a factory that calls `make`. [`SoftDevice::open`](crate::device::SoftDevice::open) returns the errors of
+    /// `make`.
     pub fn new(make: impl Fn() -> io::Result<Box<dyn Link>> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }
@@ -77,7 +78,7 @@ pub struct SoftOptions {
     pub faults: Option<FaultPlan>,
     /// Capture file for the link's packets.
     pub capture: Option<PathBuf>,
-    /// Receive buffer to request for each UDP socket, in bytes; `None` for the largest size that the system grants.
+    /// Receive buffer to request for each UDP socket, in bytes; `None` for 8 MiB. The system may grant less.
     pub receive_buffer: Option<i32>,
     /// UDP port at which the device receives; `None` for 4791. Devices on other hosts must be configured with this port
     /// to reach the device.
@@ -98,20 +99,20 @@ pub struct SoftOptions {
     /// `XDG_RUNTIME_DIR`, else `trunkline-UID` in the directory for temporary files, or `trunkline-UID-RANDOM` if
     /// another user has taken that name.
     pub runtime_directory: Option<PathBuf>,
-    /// Slot that the device is opened in; `None` for a slot that is never emptied.
+    /// Slot in which the device is opened; `None` for a slot that is never emptied.
     pub slot: Option<Slot>,
-    /// True if [`take_away`](crate::device::take_away) may remove the device while it is on UDP. The command
-    /// `trunkctl device remove` calls this function.
+    /// True if [`take_away`](crate::device::take_away) may remove the device. Ignored unless the device is on UDP. The
+    /// command `trunkctl device remove` calls this function.
     pub removable: bool,
     /// Seed for numbers, keys and PSNs in tests; `None` for a random seed from [`Runtime::random`]. QP and SRQ numbers
-    /// of devices on UDP come from the registry of their host.
+    /// of devices on UDP come from the host's registry instead.
     pub seed: Option<u64>,
     /// Clock of the device, and executor of its background machines. The default is the system's clock, with a thread
     /// per machine.
     pub runtime: Runtime,
 }
 
-/// Reason why a device could not be opened.
+/// Error that occurred while opening a device.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -161,7 +162,7 @@ pub enum OpenError {
     /// The device was removed from its slot.
     #[error("the device was taken away; put it back (`trunkctl device restore`)")]
     Removed,
-    /// The host does not have a named address, or the address cannot be opened.
+    /// A named address does not exist on the host, or cannot be opened.
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The capture file cannot be written.
@@ -172,7 +173,7 @@ pub enum OpenError {
         /// The system's error.
         source: io::Error,
     },
-    /// The host does not have an address for packets.
+    /// The host does not have a usable address.
     #[error("no interface of this host is up with an IP address, not even the loopback")]
     NoAddress,
     /// The registry that the processes of this host share cannot be used.
@@ -188,7 +189,7 @@ pub enum OpenError {
     },
 }
 
-/// Returns the remedy for a capture file that cannot be written. Errors of Trunkline have their remedy in the text.
+/// Returns the remedy for a capture file that cannot be written. Trunkline's own errors state the remedy in their text.
 fn capture_remedy(error: &io::Error) -> String {
     let errno = error.raw_os_error();
     let limit = headroom::remedy(errno).to_string();
@@ -242,7 +243,7 @@ impl SoftOptions {
 
     /// Returns the options set by the environment: `TRUNKLINE_ADDRESS` (`a,b`), `TRUNKLINE_FAULTS`
     /// (`drop=0.01,seed=7`), `TRUNKLINE_PCAP` (a file; `%p` is replaced by the process id), `TRUNKLINE_RECEIVE_BUFFER`
-    /// (bytes of each UDP socket), `TRUNKLINE_PORT` (a UDP port), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
+    /// (bytes per UDP socket), `TRUNKLINE_PORT` (a UDP port), `TRUNKLINE_LINK` (`auto`, `udp`, `shm`),
     /// `TRUNKLINE_UNKNOWN_SRQ` (`nak64`, `nak62`, `drop`), `TRUNKLINE_XRC` (`on`, `off`), `TRUNKLINE_RUNTIME_DIR` (a
     /// directory), `TRUNKLINE_REMOVABLE` (`on`, `off`).
     ///

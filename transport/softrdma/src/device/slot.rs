@@ -47,7 +47,7 @@ impl Slot {
         lock(&self.0).is_empty = false;
     }
 
-    /// Returns the number of opened devices, including removed devices, of which at least one object still exists.
+    /// Returns the number of opened devices, including removed devices, of which at least one object exists.
     #[must_use]
     pub fn devices(&self) -> usize {
         lock(&self.0).opened.iter().filter(|(_, guard)| guard.strong_count() > 0).count()

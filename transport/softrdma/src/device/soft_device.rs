@@ -74,7 +74,7 @@ impl SoftDevice {
     /// one device, and share XRC domains (contract A2).
     ///
     /// # Errors
-    /// [`OpenError`] with the cause and a remedy.
+    /// Returns an [`OpenError`] with the cause and a remedy.
     pub fn open(options: SoftOptions) -> Result<Arc<Self>, OpenError> {
         let Opened { core, attributes, port, host } = opening::open(options)?;
         Ok(Arc::new(Self { core, attributes, port, host }))

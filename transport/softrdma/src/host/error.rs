@@ -17,9 +17,9 @@ pub enum HostError {
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// The fault.
+        /// Fault of the directory, as a verb phrase.
         fault: &'static str,
-        /// The remedy.
+        /// Remedy for the fault.
         remedy: &'static str,
     },
     /// The directory does not exist. Only functions that do not create it return this.
@@ -29,7 +29,7 @@ pub enum HostError {
     Absent {
         /// The directory.
         path: PathBuf,
-        /// The setting that chose it.
+        /// Setting that selected the directory.
         origin: &'static str,
     },
     /// The operating system refused an operation.
@@ -50,7 +50,7 @@ pub enum HostError {
         /// The limit.
         cause: NoRoom,
     },
-    /// A limit of the process allows no file of the needed length.
+    /// A limit of the process does not permit a file of the required length.
     #[error("cannot make {path:?}: {cause}")]
     TooLarge {
         /// The file.
@@ -70,7 +70,7 @@ pub enum HostError {
     /// Another member has claimed the service.
     #[error("something listens there already; take another port, or port 0 for a free one")]
     InUse,
-    /// Another member has claimed the service, and one of the two claims is for every address.
+    /// Another member has claimed the service, and one of the two claims is for all addresses.
     #[error("{WILDCARD_TAKEN}")]
     WildcardInUse,
 }

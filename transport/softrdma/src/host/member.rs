@@ -1,7 +1,7 @@
 //! Joining and leaving a host, and freeing the slots of dead members.
 //!
-//! Owns the words of the slots. A member's slot holds the member's generation while it lives. Generations are
-//! not reused, so a stale identifier matches no member.
+//! Owns the words of the slots. A member's slot holds the member's generation while the member lives. Generations are
+//! not reused, so a stale identifier does not match any member.
 #![forbid(unsafe_code)]
 
 use super::files::folder_lock::{FolderLock, Locked, is_in_place};
@@ -93,7 +93,7 @@ impl Host {
         let marks = Marks::open(path)?;
         let numbering = Numbering::of(&registry, random);
         sweep(&registry, |member| holds_lock(lock.directory(), member.slot, Some(&marks)));
-        // Another member may hold a slot's lock for a moment to check if its owner lives. Try the next slot
+        // Another member may hold a slot's lock for a moment to check whether the slot's owner lives. Try the next slot
         // then.
         let take =
             |slot| {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_taken_without_its_path() {
+    fn lock_is_taken_after_its_path_is_renamed() {
         let folder = Folder::new().unwrap();
         let [root, hidden] = ["run", "hidden"].map(|name| folder.join(name));
         let [host, other] = [(); 2].map(|()| Host::join(Some(&root)).unwrap());

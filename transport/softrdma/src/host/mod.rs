@@ -25,9 +25,9 @@
 //! new one. The two groups are independent: the later group finds port 4791 taken by a process that is not a
 //! member, and the XRC domains of the groups are distinct.
 //!
-//! Readers take no lock, and packet processing reads without system calls. Slow changes are made under `lock`.
-//! The registry may contain arbitrary values written by a faulty member. Values are checked when they are read,
-//! so that the worst consequence is a wrong result.
+//! Readers do not take a lock, and packet processing reads without system calls. Slow changes are made under `lock`.
+//! The registry may contain arbitrary values written by a faulty member. Values are checked when they are read, so that
+//! the worst consequence is a wrong result.
 
 mod error;
 mod files;

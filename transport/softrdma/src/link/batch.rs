@@ -14,7 +14,8 @@ use trunkline_roce::wire::icrc::{MAX_SEGMENTS, SegmentDifferences};
 /// 4,096 + 96 bytes (contract rocev2 3.3).
 pub(crate) const MAX_DATAGRAM_BYTES: usize = 4352;
 
-/// Maximum total length of the segments sent with one call, in bytes, which is the limit of an IPv4 packet.
+/// Maximum total length of the segments sent with one call, in bytes, which is the largest UDP payload of an IPv4
+/// packet.
 const MAX_MESSAGE_BYTES: usize = 65_507;
 /// Maximum length of a datagram that passes on each path, in bytes: the payload of the smallest path MTU and all headers. Such
 /// a datagram does not share a message with larger ones. A router that gets the message undivided, as on veth interfaces,
@@ -242,7 +243,7 @@ impl SendBatch {
     }
 
     /// Combines the datagrams appended since the last call into messages, if their segmentation permits it and
-    /// `can_segment` returns true for their source. Returns the number of datagrams in these messages.
+    /// `can_segment` returns true for their source address. Returns the number of datagrams in these messages.
     pub(super) fn segment(&mut self, mut can_segment: impl FnMut(SocketAddr) -> bool) -> usize {
         let mut joined = 0;
         let mut at = self.unseen.max(self.first);
@@ -377,7 +378,7 @@ impl DatagramRange {
     }
 }
 
-/// Alignment of datagrams that are received after discarded ones.
+/// Alignment of a datagram that is received after a discarded one.
 const ALIGNMENT: usize = 64;
 
 /// A received message, which may contain several datagrams.
@@ -408,7 +409,7 @@ pub struct ReceiveBatch {
 }
 
 impl ReceiveBatch {
-    /// Creates a batch for up to `slots` datagrams.
+    /// Creates a batch for up to `slots` datagrams, but at least one.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let slots = slots.max(1);
@@ -535,7 +536,7 @@ impl ReceiveBatch {
         }
     }
 
-    /// Returns true if no further datagram can be received.
+    /// Returns true if further datagrams cannot be received.
     pub(super) fn is_full(&self) -> bool {
         self.room() == 0 || self.bytes.len() - self.end < self.slot_bytes
     }

@@ -23,8 +23,8 @@ use trunkline_roce::wire::{IpUdp, icrc};
 use trunkline_verbs::descriptors::{HeldStdio, above_stdio};
 use trunkline_verbs::{Clock, Counter, Time, headroom};
 
-/// Number of failed attempts to lock the file after which the thread only yields. After each of the next
-/// [`MOST_PAUSES`] attempts it pauses for one millisecond.
+/// Number of first attempts to lock the file that are followed by a yield. Each of the next [`MOST_PAUSES`] attempts is
+/// followed by a pause of one millisecond.
 const YIELDS: u32 = 100;
 const MOST_PAUSES: u32 = 200;
 /// Permissions of a new capture file.
@@ -91,8 +91,7 @@ impl Recorder {
 
     fn record(&mut self, time_ns: u64, headers: &IpUdp, ecn: u8, bytes: &[u8]) {
         if self.has_ended.load(Ordering::Relaxed) {
-            // Do not write later, shorter records that might fit, since readers would take the capture for
-            // complete.
+            // Do not write later, shorter records that might fit, since readers would consider the capture complete.
             self.lost += 1;
             return;
         }
@@ -155,7 +154,7 @@ impl Write for Appended {
         loop {
             match file.write(bytes) {
                 Ok(written) if written == bytes.len() => return Ok(()),
-                // The disk is full. Remove the partial record, which readers would take for damage.
+                // The disk is full. Remove the partial record, which readers would consider damage.
                 Ok(written) => {
                     let end = file.stream_position()?;
                     file.set_len(end - written as u64)?;
@@ -227,9 +226,9 @@ fn whole_file(kind: c_int) -> libc::flock {
     }
 }
 
-/// Opens a capture file to append to. A new file gets its name only after its header is written, so that two
-/// processes that start at once do not both write a header. Only its user may access it, since packets contain
-/// the data of calls, and any user who can read the file can lock it.
+/// Opens a capture file to append to. A new file gets its name only after its header is written, so that two processes
+/// that start simultaneously do not both write a header. Only its user may access it, since packets contain the data of
+/// calls, and any user who can read the file can lock it.
 fn open_file(path: &Path) -> io::Result<File> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if !path.exists() {
@@ -244,7 +243,7 @@ fn open_file(path: &Path) -> io::Result<File> {
 /// Checks that a device can open this capture file. A file that does not exist is not created.
 ///
 /// # Errors
-/// The error that a device would return.
+/// Returns the error that a device would return.
 pub fn check_capture(path: &Path) -> io::Result<()> {
     let header = PcapWriter::new(Vec::new())?.into_inner();
     if path.exists() { continue_file(path, &header).map(drop) } else { write_then(path, &header, |_| Ok(())) }
@@ -311,7 +310,7 @@ fn is_open_to_all(path: &Path) -> bool {
     fs::metadata(folder).is_ok_and(|folder| folder.mode() & 0o002 != 0)
 }
 
-/// Fails if the process's limit on file sizes leaves no room for a record.
+/// Fails if the process's limit on file sizes does not leave room for a record.
 fn may_append(file: &File, bytes: usize) -> io::Result<()> {
     headroom::check_file(u64::MAX).or_else(|_limited| {
         let length = file.metadata()?.len();
@@ -435,7 +434,7 @@ mod tests {
         };
         let (mut link, mut other) = (open(), open());
         record(&mut link, &[0; 70_000]);
-        // The capture has ended, so no second line is logged.
+        // The capture has ended, so a second line is not logged.
         for link in [&mut link, &mut other] {
             record(link, &[1]);
             record(link, &[2]);

@@ -1,8 +1,8 @@
 //! Links between devices of one process.
 //!
-//! A [`Hub`] is a network whose links reach only each other. It owns a bounded queue for each link. Datagrams
-//! that do not fit in a queue are dropped and counted, as with UDP. A sleeping receiver is woken through an
-//! eventfd, whereas a polling receiver needs no system call.
+//! A [`Hub`] is a network whose links reach only each other. It owns a bounded queue for each link. Datagrams that do
+//! not fit in a queue are dropped and counted, as with UDP. A sleeping receiver is woken through an eventfd, whereas a
+//! polling receiver does not need a system call.
 #![forbid(unsafe_code)]
 
 use super::{Link, LinkError, MAX_DATAGRAM_BYTES, ROCE_PORT, ReceiveBatch, Segmentation, SendBatch};

@@ -9,13 +9,13 @@
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
 //! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
-//! | `port_owner` | finds the process that has a UDP port, and addresses at which the port is free |
+//! | `port_owner` | finds the process that holds a UDP port, and addresses at which the port is free |
 //! | `stopped_holders` | detects stopped processes that prevent new clients from reaching this process |
 //! | `relay` | distributes the datagrams for one address among several processes |
-//! | `in_process` | [`Hub`]: joins devices of one process through bounded queues |
+//! | `in_process` | [`Hub`]: connects devices of one process through bounded queues |
 //! | `tap` | `Tap`: a link with faults, a capture and an observer |
 //! | `capture` | `Recorder`: writes the datagrams into a capture file |
-//! | `faults` | `Faults`: loses, duplicates, reorders, corrupts and delays sent datagrams |
+//! | `faults` | `Faults`: drops, duplicates, reorders, corrupts and delays sent datagrams |
 
 mod batch;
 mod capture;
@@ -65,7 +65,7 @@ pub(crate) const CE: u8 = 3;
 /// Result of the ICRC check of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// The datagram is unchanged since it was sent.
+    /// The datagram was not changed in transit.
     Taken {
         /// True if the sender is a software device of this crate.
         is_soft: bool,
@@ -108,7 +108,7 @@ pub trait Link: Send + Debug {
     /// this process. Has no effect if the address is already open.
     ///
     /// # Errors
-    /// [`LinkError::AddressInUse`] with the cause and a remedy, [`LinkError::NoSuchAddress`],
+    /// Returns [`LinkError::AddressInUse`] with the cause and a remedy, [`LinkError::NoSuchAddress`], or
     /// [`LinkError::Os`].
     fn open(&mut self, address: IpAddr) -> Result<(), LinkError>;
 
@@ -121,8 +121,8 @@ pub trait Link: Send + Debug {
         SocketAddr::new(address, self.port())
     }
 
-    /// Returns the open address with a source port other than the link's port, if the link supports this, and
-    /// with its usual source port otherwise.
+    /// Returns the open address with a source port other than the link's port if the link supports this, or else with
+    /// the address's usual source port.
     fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.source(address)
     }
@@ -136,7 +136,8 @@ pub trait Link: Send + Debug {
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors
-    /// [`LinkError::NoSuchAddress`].
+    /// Returns [`LinkError::NoSuchAddress`] if the host does not have the address, and [`LinkError::Os`] if the MTU
+    /// cannot be read.
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
 
     /// Combines new datagrams of the batch into messages of several segments, which changes their ICRCs. `send`
@@ -145,14 +146,14 @@ pub trait Link: Send + Debug {
         let _ = batch;
     }
 
-    /// Sends datagrams from the front of the batch, in order, each from the open address in its `source`.
-    /// Removes the datagrams that were sent or can never be sent. Datagrams for which the system has no room
-    /// stay in the batch for a later call.
+    /// Sends datagrams from the front of the batch, in order, each from the open address in its `source`. Removes the
+    /// datagrams that were sent or can never be sent. Datagrams for which the system lacks room stay in the batch for a
+    /// later call.
     fn send(&mut self, batch: &mut SendBatch, now: Time);
 
-    /// Replaces the content of the batch with datagrams that have arrived, up to its capacity. Returns the
-    /// number of datagrams taken, including datagrams that were refused or are for another process. If it is 0,
-    /// no datagrams are waiting. If it is the capacity of the batch, more datagrams may be waiting.
+    /// Replaces the content of the batch with datagrams that have arrived, up to its capacity. Returns the number of
+    /// datagrams taken, including datagrams that were refused or are for another process. If the number is 0, datagrams
+    /// are not waiting. If it equals the capacity of the batch, more datagrams may be waiting.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> usize;
 
     /// Receives a batch as [`Link::receive`] does. A link that forwards datagrams to other processes first

@@ -95,8 +95,8 @@ impl PortOwner {
         format!("{both}stop that one, {OTHER_PORT}, or {other}{such_as}")
     }
 
-    /// Returns the pid of the process that has the port at exactly this address, if a signal such as SIGSTOP has
-    /// stopped it. The kernel drops packets for its socket once the socket's buffer is full.
+    /// Returns the pid of the process that holds the port at exactly this address, if a signal such as SIGSTOP has
+    /// stopped it. The kernel drops packets for the process's socket once the socket's buffer is full.
     #[must_use]
     pub fn stopped_at(at: SocketAddr) -> Option<u32> {
         let socket = receiving_at(at)?.into_iter().find(|socket| socket.address == at.ip())?;
@@ -195,9 +195,8 @@ pub(crate) struct UdpSockets {
 }
 
 impl UdpSockets {
-    /// Returns true if no socket receives at an address and port. `own` is the local socket that sends packets
-    /// there. Returns false if the list does not contain `own`, since the list may then describe another network
-    /// namespace.
+    /// Returns true if an address and port are not in use. `own` is the local socket that sends packets there. Returns
+    /// false if the list does not contain `own`, since the list may then describe another network namespace.
     pub(crate) fn is_free(&mut self, at: SocketAddr, own: SocketAddr, now: Time) -> bool {
         let read = self.read;
         if read.is_none_or(|read| now >= read + KEPT_FOR) {
@@ -235,7 +234,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Returns true if the socket has this port at this address or at an unspecified address. A socket at the
+    /// Returns true if the socket is bound to this port at this address or at an unspecified address. A socket at the
     /// unspecified IPv6 address may also receive over IPv4.
     fn receives_at(&self, at: SocketAddr) -> bool {
         let address = at.ip();
@@ -346,7 +345,7 @@ fn runtime_directory_of(process: &Path, link: &Path) -> Option<RuntimeDirectory>
     let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
     let is_network = folder.file_name()?.to_str()?.starts_with("net-");
     let mut path = folder.parent().filter(|_| is_network)?.to_owned();
-    // The path is that of the process's mount namespace.
+    // The path is valid in the mount namespace of the process.
     let seen_by_process = process.join("root").join(path.strip_prefix("/").ok()?);
     let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     if let Some(theirs) = identity(&seen_by_process)
@@ -447,7 +446,7 @@ mod tests {
         };
         let text = member(false).remedy(true);
         assert!(text.contains("(TRUNKLINE_RUNTIME_DIR), or stop that one, or set TRUNKLINE_PORT"), "{text}");
-        // The same runtime directory is no remedy, since the process's files in it are removed.
+        // The same runtime directory is not a remedy, since the process's files in it are removed.
         let text = format!("{}: {}", member(true), member(true).remedy(true));
         assert!(text.contains("whose runtime directory is /run, emptied while the process ran"), "{text}");
         assert!(text.contains("restart that one") && !text.contains("give both programs"), "{text}");
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_of_members_lead_to_their_directory() {
+    fn runtime_directory_is_found_through_lock_of_member() {
         let of = |text| {
             runtime_directory_of(Path::new("/proc/self"), Path::new(text))
                 .map(|found| (found.path.display().to_string(), found.is_emptied))
@@ -489,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_of_other_mount_at_same_path_is_named_by_root_of_process() {
+    fn directory_in_other_mount_namespace_is_found_through_root_of_process() {
         let [own, process] = [(); 2].map(|()| trunkline_testkit::Folder::new().unwrap());
         let path = own.path();
         let of = || runtime_directory_of(process.path(), &path.join("net-7/slot-3")).unwrap().path;

@@ -1,10 +1,9 @@
 //! Distribution of the datagrams for one address among several processes.
 //!
-//! The holder of port 4791 forwards datagrams to other members in messages that contain bundles of datagrams,
-//! with their addresses and the results of the ICRC checks. The receiver makes all other checks, as for
-//! datagrams from UDP. Only the UDP link calls this module. The relay parses a datagram only to determine its
-//! addressee, and does not trust its content. It does not queue: datagrams for which a member's socket has no
-//! room are dropped and counted.
+//! The holder of port 4791 forwards datagrams to other members in messages that contain bundles of datagrams, with
+//! their addresses and the results of the ICRC checks. The receiver makes all other checks, as for datagrams from UDP.
+//! Only the UDP link calls this module. The relay parses a datagram only to determine its addressee, and does not trust
+//! its content. It does not queue: datagrams for which a member's socket lacks room are dropped and counted.
 //!
 //! | datagram for | is passed to |
 //! |---|---|
@@ -49,8 +48,8 @@ const MAX_BUNDLES: usize = 8;
 const MESSAGES_IN_TURN: usize = 64;
 /// Maximum number of stored connection requests.
 const MAX_REQUESTS: usize = 1024;
-/// Number of receives after which the other members are polled again if the last poll found no messages. They
-/// are always polled before the device sleeps.
+/// Number of receives after which the other members are polled again if the last poll did not find messages. They are
+/// always polled before the device sleeps.
 const LOOK_EVERY: u32 = 8;
 /// Time after which the next receive polls the other members, in nanoseconds.
 const LOOK_AFTER_NS: u64 = 1_000_000;

@@ -19,7 +19,7 @@ pub(crate) struct Received {
     pub(crate) too_long: usize,
     /// True if more datagrams may be waiting.
     pub(crate) may_have_more: bool,
-    /// Maximum number of datagrams in one message.
+    /// Largest number of datagrams that arrived in one message.
     pub(crate) most_joined: usize,
     /// Number of datagrams that arrived in messages of several datagrams.
     pub(crate) joined: usize,
@@ -34,7 +34,7 @@ pub struct IcmpError {
     pub destination: SocketAddr,
     /// The part of the packet that the report quotes.
     pub packet: QuotedPacket,
-    /// The cause.
+    /// Cause that the report names.
     pub cause: UnreachableCause,
 }
 
@@ -43,7 +43,7 @@ pub(crate) trait Sockets: Send + Debug {
     /// Binds a socket. If `port` is 0, the system chooses the port.
     ///
     /// # Errors
-    /// [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`], [`LinkError::Os`].
+    /// Returns [`LinkError::AddressInUse`], [`LinkError::NoSuchAddress`] or [`LinkError::Os`].
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError>;
 
     /// Returns true if datagrams between these addresses cross a network.
@@ -54,7 +54,8 @@ pub(crate) trait Sockets: Send + Debug {
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors
-    /// [`LinkError::NoSuchAddress`].
+    /// Returns [`LinkError::NoSuchAddress`] if the host does not have the address, and [`LinkError::Os`] if the MTU
+    /// cannot be read.
     fn mtu(&self, address: IpAddr) -> Result<u32, LinkError>;
 }
 
@@ -80,13 +81,13 @@ pub(crate) trait DatagramSocket: Send + Debug {
     /// number sent, which is at least 1 if `count` is positive.
     ///
     /// # Errors
-    /// The reason why the first message could not be sent.
+    /// Returns the reason why the first message could not be sent.
     fn send(&mut self, batch: &SendBatch, count: usize) -> io::Result<usize>;
 
     /// Receives into the free slots of the batch.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] if the socket is empty, and other errors of the system.
+    /// Returns [`io::ErrorKind::WouldBlock`] if the socket is empty, and other errors of the system.
     fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<Received>;
 
     /// Reads a limited number of reports on undelivered datagrams, and appends the reports that name a cause.

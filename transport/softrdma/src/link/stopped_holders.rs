@@ -1,9 +1,9 @@
 //! Detection of stopped processes that hold the device's UDP port at an address at which this member listens.
 //!
-//! A stopped holder does not forward packets, so new clients cannot reach this member, which receives no sign
-//! of the failure. The background machine of the first shard checks the holders before it sleeps, and does not
-//! wake for a check. It reads the state of at most one process per second, and only while another member holds
-//! the port at an address at which this one listens.
+//! A stopped holder does not forward packets, so new clients cannot reach this member, which does not detect the
+//! failure. The background machine of the first shard checks the holders before it sleeps, and does not wake for a
+//! check. It reads the state of at most one process per second, and only while another member holds the port at an
+//! address at which this one listens.
 #![forbid(unsafe_code)]
 
 use super::port_owner::is_stopped;
@@ -27,7 +27,7 @@ pub(crate) struct StoppedHolders {
     next: Time,
     /// Holder that was checked last.
     last: Option<MemberId>,
-    /// Process ids of the holders that their last check found stopped.
+    /// Process ids of the holders that were stopped at their last check.
     stopped: BTreeMap<MemberId, u32>,
 }
 

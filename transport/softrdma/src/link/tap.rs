@@ -1,8 +1,7 @@
 //! A tap on a link, which injects faults into sent datagrams, and records the traffic on the wire.
 //!
-//! Owns the link, its faults, its recorder and its observer. Sent datagrams pass the faults first, so that
-//! the recorder and the observer get the traffic on the wire, including the faults. Received datagrams are
-//! not changed.
+//! Owns the link, its faults, its recorder and its observer. Sent datagrams pass through the faults first, so that the
+//! recorder and the observer get the traffic on the wire, including the faults. Received datagrams are not changed.
 #![forbid(unsafe_code)]
 
 use super::capture::{Recorder, RecordingJudge};
@@ -34,8 +33,8 @@ pub(crate) struct Wire {
     pub(crate) link: Box<dyn Link>,
     pub(crate) recorder: Option<Recorder>,
     pub(crate) observer: Option<Arc<dyn LinkObserver>>,
-    /// Number of datagrams at the front of the next batch that were already recorded. They remained because
-    /// the link had no room for them.
+    /// Number of datagrams at the front of the next batch that were already recorded. They remained because the link
+    /// lacked room for them.
     seen: usize,
 }
 

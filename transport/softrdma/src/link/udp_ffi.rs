@@ -1,7 +1,7 @@
 //! System calls for UDP that the standard library lacks.
 //!
-//! Contains all `unsafe` code of the UDP link. Each function builds its tables on its own stack and keeps no
-//! pointer after it returns.
+//! Contains all `unsafe` code of the UDP link. Each function builds its tables on its own stack and does not keep
+//! pointers after it returns.
 
 use super::batch::{JOINED_BYTES, MAX_DATAGRAM_BYTES, Message, ReceiveBatch, ReceivedBytes};
 use super::sockets::Received;
@@ -176,8 +176,8 @@ fn empty_header() -> libc::mmsghdr {
 const CONTROL_WORDS: usize = 3;
 /// Buffer for one such control message.
 type Control = [u64; CONTROL_WORDS];
-/// Maximum number of control messages per received message. One contains the length of joined datagrams, one
-/// their ECN bits.
+/// Maximum number of control messages per received message. They contain the length of joined datagrams, and the ECN
+/// bits of the datagrams.
 const RECEIVED_CONTROLS: usize = 2;
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16);
 
@@ -320,7 +320,7 @@ pub(super) fn receive(
         most_joined = most_joined.max(count);
         joined += if count > 1 { count } else { 0 };
     }
-    // With less than a full table, the socket is empty or the batch is full.
+    // If fewer than `count` messages were taken, the socket is empty or the batch is full.
     Ok(Received { too_long, may_have_more: taken == count, most_joined, joined })
 }
 
@@ -328,7 +328,7 @@ pub(super) fn receive(
 pub(super) fn any_readable<'a>(sockets: impl Iterator<Item = BorrowedFd<'a>>) -> bool {
     sockets.into_iter().any(|socket| {
         let mut watched = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the pointer leads to one pollfd of this stack frame, which the call does not retain.
+        // SAFETY: the pointer refers to one pollfd of this stack frame, which the call does not retain.
         let ready = unsafe { libc::poll(&raw mut watched, 1, 0) };
         ready > 0
     })

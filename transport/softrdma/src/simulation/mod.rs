@@ -54,8 +54,8 @@ impl SimulatedHost {
         Arc::new(SimulatedProcess { host: Arc::clone(self), life: Life::new() })
     }
 
-    /// Delivers a datagram. `is_marked` is true if the network has marked it (ECN); all sockets permit marks.
-    /// Returns false if no socket is bound at the destination, or if the socket's buffer is full.
+    /// Delivers a datagram. `is_marked` is true if the network has marked it (ECN). All datagrams are ECN-capable.
+    /// Returns false if a socket is not bound at the destination, or if the socket's buffer is full.
     pub fn deliver(&self, datagram: Datagram<'_>, is_marked: bool) -> bool {
         self.ports.deliver(datagram, is_marked)
     }

@@ -22,7 +22,7 @@ impl Write for Lines {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // The channel has no receiver after the first line.
+        // The channel does not have a receiver after the first line.
         let _ = self.sent.send(());
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! A QP that stops repeats its last acknowledgement. Otherwise a lost acknowledgement would leave its peer's
-//! request unanswered, since a receiver of the last message may exit at once.
+//! A QP that stops repeats its last acknowledgement. Otherwise a lost acknowledgement would leave its peer's request
+//! unanswered, since a receiver of the last message may exit immediately.
 
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::BOUND;

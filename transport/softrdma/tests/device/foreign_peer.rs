@@ -94,7 +94,7 @@ fn fatal_nak_is_accepted_as_first_packet_of_foreign_peer() {
 fn congestion_notification_applies_only_to_connected_qp_of_foreign_peer() {
     for is_foreign in [true, false] {
         let mut setup = Setup::new();
-        // An identification of 0 is one of a software device, which sends no notifications.
+        // An identification of 0 belongs to a software device, which does not send notifications.
         let identification = |of_foreign| if is_foreign { of_foreign } else { 0 };
         setup.send(identification(500));
         assert!(setup.send(identification(501)));
@@ -120,7 +120,7 @@ fn echo_of_mark_counts_only_in_answer_to_outstanding_packet() {
     bring_up_with(&*ini, setup.hands.source.ip(), QpNumber::new(0x4711));
     let (remote, sge) = (setup.node().remote(0), setup.node().sge(0, 16));
     post(&*ini, SendOperation::RdmaWrite(remote), &[sge], &*setup.node().srq);
-    // The number before the first one is of an acknowledged packet.
+    // The number before the first one belongs to an acknowledged packet.
     for (distance, taken) in [(0x00ff_ffff, 0), (0, 1)] {
         let acknowledge = Opcode::new(Service::XRC, Operation::ACKNOWLEDGE);
         let mut ack = Packet::new(acknowledge, ini.number(), Psn::new(FIRST_PSN).plus(distance), &[]);

@@ -71,7 +71,7 @@ fn exchange(from: &Node, to: &Node, ini: &dyn QueuePair) {
 fn packets_of_other_programs_from_address_of_members_are_dropped() {
     let host = Host::new();
     let (near, far) = (Node::open(host.options(), 4096), Node::open(host.options(), 4096));
-    // At each address, a second member has a port chosen by the system.
+    // At each address, a second member holds a port chosen by the system.
     let options = |node: &Node| trunkline_softrdma::device::SoftOptions {
         addresses: vec![node.address],
         ..host.options()
@@ -93,7 +93,7 @@ fn packets_of_other_programs_from_address_of_members_are_dropped() {
                 sent += 1;
             }
         }
-        // The first member at the address has port 4791.
+        // The first member at the address holds port 4791.
         wait_for(&far, "drop_forged_source", sent);
         assert!(!forger.has_heard(), "the forger got an answer");
         assert_eq!((far.counter("requests_received"), to.counter("requests_received")), before);
@@ -127,7 +127,7 @@ fn forged_packets_from_freed_member_address_are_dropped() {
     exchange(&near, &far, &*ini);
     let before = far.counter("requests_received");
     drop((ini, near));
-    // The other program has the port that the peer had.
+    // The other program holds the port that the peer held.
     let socket = wait_until("the port is free", BOUND, || {
         // A process that another test starts keeps a copy of the socket until it executes its program.
         UdpSocket::bind(SocketAddr::new(address, ROCE_PORT)).ok()

@@ -115,7 +115,7 @@ fn reach(from: &Node, to: SocketAddr, arrivals: &Arc<dyn CmChannel>) {
                 assert_eq!(id.local_address().ip(), to.ip());
                 return;
             }
-            // The address had no listener yet.
+            // The address did not have a listener yet.
             if channel.next_event().is_some() {
                 break;
             }

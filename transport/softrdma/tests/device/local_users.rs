@@ -51,7 +51,7 @@ fn request_with_number_of_foreign_qp_does_not_prove_user() {
     let [owner, far] = [(); 2].map(|()| Node::open(host.options(), 4096));
     let at_owner = SoftOptions { addresses: vec![owner.address], ..host.options() };
     let other = Node::open(at_owner, 4096);
-    // The owner has a port at the address.
+    // The owner holds a port at the address.
     let joined = join(&owner, &far);
     assert_eq!(joined.far_id.local_user(), provable_user());
     let [channel, far_channel] = [&other, &far].map(Node::cm_channel);

@@ -126,7 +126,7 @@ fn every_endpoint_gets_one_event_on_device_removal() {
         assert_eq!(listener.listen(1).unwrap_err(), VerbsError::Gone);
         assert_eq!(manager.create_endpoint(&passive, &channel).unwrap_err(), VerbsError::Gone);
 
-        // The address is free for another device at once, although the objects still exist.
+        // The address is free for another device immediately, although the objects still exist.
         let local = listener.local_address();
         assert!(local.ip().is_unspecified(), "an endpoint of nothing has no address: {local}");
         slot.restore();

@@ -116,7 +116,7 @@ fn taken_service_gives_addrnotavail_if_either_id_is_wildcard() {
 }
 
 #[test]
-fn endpoints_of_port_space_udp_have_no_qp() {
+fn endpoints_of_port_space_udp_refuse_qps() {
     let side = Side::new(PortSpace::Udp);
     let id = side.id(QpType::Rc);
     let attached = id.attach(side.node.qp(QpType::XrcIni));

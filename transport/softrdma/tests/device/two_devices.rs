@@ -77,7 +77,7 @@ fn bulk_transfers_fit_into_default_receive_buffer_of_linux() {
                 assert_eq!(near.completion().status, CompletionStatus::Success, "{mtu:?}");
             }
             let of_both = |name| [&near, &far].map(|node| node.counter(name));
-            // All outstanding packets are retransmitted if the receiver gets no CPU time for long.
+            // All outstanding packets are retransmitted if the receiver does not get CPU time for long.
             if of_both("ack_timeouts") == [0, 0] {
                 let full = of_both("drop_receive_queue_full");
                 assert_eq!(full, [0, 0], "{mtu:?} {operation:?}: lost at either end");

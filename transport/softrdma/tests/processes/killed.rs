@@ -1,5 +1,5 @@
-//! Deaths of connected processes of one host. The others get `Disconnected` at once, on either side of a
-//! connection, although no retries run out, and their own messages continue. A stopped process is not dead.
+//! Deaths of connected processes of one host. The others get `Disconnected` immediately, on either side of a
+//! connection, although retries do not run out, and their own messages continue. A stopped process is not dead.
 //!
 //! The tests start this binary again as the peers.
 
@@ -135,7 +135,7 @@ fn peer_is_killed(near: PathChoice, path: &str) {
     let node = Node::open(options(&host, near), 1 << 16);
     let mut peer = Peer::start(&host, &node, path, CONNECTIONS);
     assert!(!peer.has_events());
-    // The peer has no receive for this message and cannot answer it.
+    // The peer does not have a receive for this message and cannot answer it.
     peer.process.signal(Signal::SIGSTOP);
     post_to(&*peer.made[0].1, SendOperation::Send, SendData::Gather(&[node.sge(0, 64)]), peer.srq);
     peer.process.kill().unwrap();

@@ -203,7 +203,7 @@ fn processor_time(process: u32) -> Duration {
     Duration::from_nanos(times.sum())
 }
 
-/// Waits for a period in which a process uses no processor time, which a busy loop would prevent.
+/// Waits for a period in which a process does not use processor time, which a busy loop would prevent.
 fn wait_until_idle(process: u32) {
     wait_until("a period without processor time", BOUND, || {
         let before = processor_time(process);

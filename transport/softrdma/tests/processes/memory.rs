@@ -300,7 +300,7 @@ fn killed_process_is_reported_and_its_memory_released() {
         pair.node.cq.poll(&mut nothing);
         pair.pairs() == 0
     });
-    // Another process takes its place at once.
+    // Another process takes its place immediately.
     let (ini, peer, srq) = start_peer(&pair.host, &pair.node, "auto");
     let next = PeeredNode { ini, peer, srq, ..pair };
     next.exchange(0..20);

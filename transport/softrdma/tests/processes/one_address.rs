@@ -110,8 +110,8 @@ fn three_members_talk_all_to_all_and_connect_again() {
 
 #[test]
 fn several_members_share_ipv6_loopback() {
-    // Other tests and programs may hold the port. Do not probe it, since the result would be out of date at
-    // once, and the probe would occupy the port.
+    // Other tests and programs may hold the port. Do not probe it, since the result would be out of date immediately,
+    // and the probe would occupy the port.
     match three_talk_at("::1".parse().unwrap()) {
         Err(VerbsError::AddressInUse(why)) => eprintln!("SKIPPED: [::1]:4791: {why}"),
         done => done.unwrap(),

@@ -25,7 +25,7 @@ impl Setting {
         let mut world = World::new(seed);
         let host = world.host(HOST);
         let [victim, peer] = [(); 2].map(|()| world.process_with(&host, PathChoice::Auto));
-        // With shared memory only, its packets do not pass the network.
+        // With shared memory only, its packets do not pass through the network.
         let hostile = world.process_with(&host, PathChoice::Shm);
         let door = Node::with_device(Arc::clone(&victim.node.device), victim.node.address, 1 << 16);
         let own = way(&hostile.node, &door);
@@ -97,7 +97,7 @@ fn answer_is_forged(seed: u64) {
     let (asks, answers) = (helper.node.qp(QpType::XrcIni), hostile.node.qp(QpType::XrcTgt));
     bring_up_with(&*answers, victim.node.address, attacked.ini.number());
     bring_up_with(&*asks, hostile.node.address, answers.number());
-    // The peer has no receive, so the message stays outstanding.
+    // The peer does not have a receive, so the message stays outstanding.
     victim.node.memory.write(OUT, &[3; BYTES as usize]).unwrap();
     post(&*attacked.ini, SendOperation::Send, &[victim.node.sge(OUT, BYTES)], &*peer.node.srq);
     hostile.node.receive(1, IN, BYTES);

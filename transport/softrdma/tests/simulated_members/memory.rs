@@ -161,8 +161,8 @@ fn gather_list_with_invalid_element_leaves_target_memory_unchanged() {
 #[test]
 fn error_of_memory_only_qp_names_peer_address() {
     let errors = Log::new(Level::ERROR);
-    // With one subscriber, the thread that first reaches a line decides whether the line is enabled, and threads
-    // of other tests have no subscriber. With two subscribers, `tracing` checks both.
+    // With one subscriber, the thread that first reaches a line decides whether the line is enabled, and threads of
+    // other tests do not have a subscriber. With two subscribers, `tracing` checks both.
     let _other = Dispatch::new(Log::new(Level::ERROR));
     tracing::subscriber::with_default(errors.clone(), || {
         let mut world = World::new(1);
@@ -219,7 +219,7 @@ fn words_are_scribbled(seed: u64) -> [u64; 2] {
     ["shm_packets_sent", "shm_peers_ended"].map(|name| one.node.counter(name) + two.node.counter(name))
 }
 
-/// The sender sleeps until its receiver answers, and its device has no timer that would send the message.
+/// The sender sleeps until its receiver answers, and its device does not have a timer that would send the message.
 #[test]
 fn message_goes_over_network_if_sender_finds_invalid_words() {
     let mut world = World::new(1);

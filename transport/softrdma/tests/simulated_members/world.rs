@@ -24,7 +24,7 @@ struct Wire {
     under_way: Mutex<BTreeMap<(Time, u64), SendBatch>>,
     carried: Mutex<u64>,
     hosts: Mutex<BTreeMap<IpAddr, Weak<SimulatedHost>>>,
-    /// True if datagrams between sockets of one host arrive at once and are not lost.
+    /// True if datagrams between sockets of one host arrive immediately and are not lost.
     has_loopback: AtomicBool,
     /// True if the network marks all datagrams (ECN).
     is_marking: AtomicBool,
@@ -141,14 +141,14 @@ impl World {
         Process { node, process, number }
     }
 
-    /// Starts the machines that were requested since the last call. They belong to the process with this number;
-    /// 0 means that they belong to none.
+    /// Starts the machines that were requested since the last call. They belong to the process with this number; 0
+    /// means that they do not belong to a process.
     fn add_machines(&mut self, process: usize) {
         let machines = self.stepped.take().into_iter();
         self.tasks.extend(machines.map(|(_, make)| (process, Task::new(make).unwrap())));
     }
 
-    /// Makes datagrams between sockets of one host arrive at once, as over the loopback interface.
+    /// Makes datagrams between sockets of one host arrive immediately, as over the loopback interface.
     pub(crate) fn use_loopback(&self) {
         self.wire.has_loopback.store(true, Ordering::Relaxed);
     }

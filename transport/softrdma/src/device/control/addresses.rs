@@ -25,8 +25,8 @@ const OTHER_LOOPBACKS: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(1);
 const KEPT: usize = 1024;
 
-/// Cache of the answers to [`is_of_this_host`]. An answer takes system calls, and is needed for each request from an
-/// unknown peer, including repeated requests.
+/// Cache of the answers to [`is_of_this_host`]. Each request from an unknown peer, even a repeated one, needs an
+/// answer, and computing it takes system calls.
 #[derive(Debug, Default)]
 struct HostAddresses(BTreeMap<IpAddr, (Time, bool)>);
 
@@ -53,14 +53,14 @@ pub(super) struct Addresses {
     gids: GidTable,
     /// Registry of the devices of this user that share the addresses.
     host: Option<Arc<Host>>,
-    /// True if the host's routing may be queried for a peer; false in a simulation.
+    /// True if the host's routing may be queried for routes to peers; false in a simulation.
     asks_host: bool,
     random: Random,
     /// Addresses that could not be opened for a wildcard listener. A warning was logged for each.
     unopened: BTreeSet<IpAddr>,
     /// Addresses that listeners named explicitly. They stay open even if the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
-    /// Loopback address used in place of addresses whose port 4791 belongs to another program.
+    /// Loopback address used in place of addresses whose port 4791 is in use by another program.
     other_loopback: Option<IpAddr>,
     sockets: UdpSockets,
     of_this_host: HostAddresses,
@@ -125,9 +125,9 @@ impl Addresses {
         }
     }
 
-    /// Claims a service among the devices that share the addresses, if there are any. An unspecified address covers all
-    /// addresses of the host. If the user named addresses, it covers only these, since another device may use other
-    /// addresses.
+    /// Claims a service, so that other devices with the same addresses cannot claim it. An unspecified address covers
+    /// all addresses of the host. If the user named addresses, it covers only these, since another device may use the
+    /// others.
     pub(super) fn claim_port(
         &self,
         port_space: PortSpace,
@@ -146,8 +146,8 @@ impl Addresses {
     }
 
     /// Opens the address, or all free addresses that a wildcard covers. Like `cma_listen_on_all` of Linux
-    /// (drivers/infiniband/core/cma.c), also succeeds if a wildcard does not cover any address. The listener then
-    /// receives requests after an address appears.
+    /// (drivers/infiniband/core/cma.c), succeeds even if a wildcard does not cover any address; the listener then
+    /// receives requests once an address appears.
     pub(super) fn open_for_listener(
         &mut self,
         shards: &mut Reach<'_>,
@@ -190,8 +190,9 @@ impl Addresses {
         result
     }
 
-    /// Closes addresses whose entries in the GID table were reused. Otherwise a host whose addresses change often, such
-    /// as a container host, would run out of descriptors, and the registry out of port records.
+    /// Closes addresses whose entries in the GID table were reused. Without this, a process on a host whose addresses
+    /// change often, such as a container host, would run out of descriptors, and the registry would run out of port
+    /// records.
     fn close_replaced(&mut self, shards: &mut Reach<'_>) {
         for address in self.gids.take_replaced() {
             self.unopened.remove(&address);
@@ -230,7 +231,7 @@ impl Addresses {
         if self.follows_host() { self.gids.refresh() } else { Ok(()) }
     }
 
-    /// Opens the local address of a QP's address vector, and returns the route of its packets.
+    /// Opens the local address in a QP's address vector, and returns the route for the QP's packets.
     pub(super) fn open_route(
         &self,
         shards: &mut Reach<'_>,
@@ -248,7 +249,7 @@ impl Addresses {
         route.ok_or(VerbsError::Gone)?
     }
 
-    /// Returns the local and remote address for a connection with a peer. `bound` is the address to which the
+    /// Returns the local and remote addresses for a connection with a peer. `bound` is the address to which the
     /// endpoint is bound, if any. As with sockets, an unspecified peer address means this host.
     pub(super) fn resolve(
         &mut self,
@@ -281,14 +282,14 @@ impl Addresses {
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
-    /// Returns true if a live member has a port at the address. That member takes over port 4791 when the
-    /// holder dies.
+    /// Returns true if a live member holds a port at the address. That member takes over port 4791 when the holder
+    /// dies.
     pub(super) fn has_member(&self, address: IpAddr) -> bool {
         self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
 
-    /// Returns true if the address belongs to this host and nothing receives there: live members do not have
-    /// a port at the address, and port 4791 is free. `own` is the source socket of packets to the address.
+    /// Returns true if the address belongs to this host, live members do not hold a port there, and port 4791 is free.
+    /// `own` is the source socket of packets to the address.
     pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
         let Some(host) = &self.host else { return false };
         let holder = host.port_holder(address);
@@ -428,9 +429,8 @@ pub(in crate::device) fn owner_of(
     }
 }
 
-/// Returns true if a user of this host may send from the address. The host delivers packets to such an address to
-/// itself, with the same address as their source. Routing is queried, since the host does not list all loopback
-/// addresses.
+/// Returns true if a user of this host may send from the address. The host loops packets to such an address back, with
+/// the same address as their source. Routing is queried, since the host does not list all loopback addresses.
 pub(in crate::device) fn is_of_this_host(address: IpAddr) -> bool {
     let routed = || route_source(SocketAddr::new(address, ROCE_PORT), None);
     address.is_loopback() || routed().is_ok_and(|source| source == address)

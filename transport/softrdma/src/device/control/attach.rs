@@ -35,7 +35,7 @@ impl Control {
         Ok(())
     }
 
-    /// Detaches the QP from an endpoint.
+    /// Detaches an endpoint's QP.
     pub(in crate::device) fn detach(&mut self, shards: &mut Reach<'_>, id: CmIdNumber) {
         self.set_awaits_rtu(shards, id, false);
         if let Ok(endpoint) = self.connections.endpoint(id) {
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// Sets whether the first packet at the endpoint's QP counts as the RTU.
+    /// Sets whether the first packet received by the endpoint's QP counts as the RTU.
     pub(super) fn set_awaits_rtu(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, awaits: bool) {
         if let Some(qp) = self.connections.carrier(id) {
             shards.of_qp(qp.get(), |shard| shard.await_rtu(qp.get(), awaits));

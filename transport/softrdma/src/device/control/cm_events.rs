@@ -1,6 +1,6 @@
 //! Management datagrams, and events of the connection machine.
 //!
-//! Applies events to endpoints and their QPs, and reports them to programs. Stateless.
+//! Applies events to endpoints and their QPs, and reports the events to programs. Stateless.
 
 use super::Control;
 use super::connect::named;
@@ -26,7 +26,7 @@ struct Requested {
 }
 
 impl Control {
-    /// Handles management datagrams, timers, events and messages of the connection machine.
+    /// Handles management datagrams, and the timers, events and messages of the connection machine.
     pub(super) fn serve_cm(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.take_control_events(shards, now);
         if self.connections.next_timeout().is_some_and(|when| when <= now) {
@@ -51,8 +51,8 @@ impl Control {
         }
     }
 
-    /// Passes the machine's messages to the shard for sending. A request, new or repeated, fails instead if nothing on
-    /// this host receives at its destination. Returns true if a request has failed.
+    /// Passes the machine's messages to the shard for sending. A new or repeated request to an address of this host
+    /// fails instead if nothing receives there. Returns true if a request has failed.
     pub(super) fn gather_cm(&mut self, shards: &mut Reach<'_>, now: Time) -> bool {
         let mut refused = false;
         while let Some(transmit) = self.connections.machine().poll_transmit() {
@@ -85,7 +85,7 @@ impl Control {
         let connection = event.connection();
         let requested = match event {
             Event::ConnectRequest(_, request) => {
-                // The path MTU of a connection is the smaller MTU of the two interfaces.
+                // The path MTU of a connection is the smaller of the two interfaces' MTUs.
                 let mtu = shards.first().link().mtu_of(request.local.ip());
                 if mtu < request.peer.mtu {
                     tracing::debug!(
@@ -242,7 +242,7 @@ impl Connections {
     }
 }
 
-/// Returns the unreachable report for a request that was not sent because nothing on this host receives it.
+/// Returns the unreachable report for a request that was not sent because nothing on this host would receive it.
 fn not_sent(request: &Transmit) -> UnreachableReport {
     let transaction = Some(request.mad.header.transaction);
     UnreachableReport { from: request.from, to: request.to, transaction, cause: UnreachableCause::Port }

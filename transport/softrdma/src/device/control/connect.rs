@@ -209,8 +209,7 @@ impl Control {
     /// Destroys an endpoint that the program has dropped, but not its QP.
     pub(in crate::device) fn drop_endpoint(&mut self, shards: &mut Reach<'_>, id: CmIdNumber, now: Time) {
         let Some(endpoint) = self.connections.remove(id) else { return };
-        // Requests that were not delivered to the program can no longer be accepted, so refuse them together
-        // with their listener.
+        // Refuse requests that were not delivered to the program, which cannot accept them without the listener.
         for event in endpoint.channel.extract(|event| event.id == id) {
             if let PendingCmEventKind::ConnectRequest { new, .. } = event.kind {
                 self.drop_endpoint(shards, new, now);
@@ -225,7 +224,7 @@ impl Control {
         self.finish(shards, now);
     }
 
-    /// Handles the events of an operation, and sends its packets.
+    /// Handles the events caused by an operation, and sends the resulting packets.
     pub(super) fn finish(&mut self, shards: &mut Reach<'_>, now: Time) {
         self.serve_cm(shards, now);
         shards.flush(now);

@@ -101,7 +101,7 @@ impl Connections {
         Endpoint::new(channel, port_space, qp_type, announced)
     }
 
-    /// Creates an endpoint without an address; returns its number.
+    /// Creates an endpoint without an address. Returns its number.
     pub(in crate::device) fn create(
         &mut self,
         port_space: PortSpace,
@@ -117,7 +117,7 @@ impl Connections {
         CmIdNumber(self.next_number)
     }
 
-    /// Adds an endpoint; returns its number.
+    /// Adds an endpoint. Returns its number.
     pub(super) fn insert(&mut self, endpoint: Endpoint) -> CmIdNumber {
         let number = self.next_number();
         self.next_number += 1;
@@ -188,7 +188,7 @@ impl Connections {
         }
     }
 
-    /// Removes the connection or request of an endpoint, so that its later events are not reported.
+    /// Removes an endpoint's connection or request, so that later events of the connection are not reported.
     pub(super) fn end(&mut self, id: CmIdNumber, connection: ConnectionId) {
         self.by_connection.remove(&connection);
         self.processes.remove(id);
@@ -215,7 +215,7 @@ impl Connections {
         wildcards
     }
 
-    /// Returns the QP of an endpoint's connection. It is attached to the endpoint, or named by the program.
+    /// Returns the QP of an endpoint's connection. The QP is either attached to the endpoint or named by the program.
     pub(super) fn carrier(&self, id: CmIdNumber) -> Option<QpNumber> {
         self.get(id).and_then(|endpoint| endpoint.qp.or(endpoint.named_qp))
     }
@@ -226,7 +226,7 @@ impl Connections {
         self.get(id).is_some_and(|endpoint| endpoint.port_space == PortSpace::Udp)
     }
 
-    /// Queues an event of an endpoint for the program.
+    /// Queues an endpoint's event for the program.
     pub(super) fn push_event(&self, id: CmIdNumber, kind: CmEventKind, private_data: Vec<u8>) {
         let Some(endpoint) = self.get(id) else { return };
         let kind = PendingCmEventKind::Other(kind);
@@ -322,7 +322,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Returns a random local port for an active endpoint. Nothing listens on the port.
+    /// Returns a random local port for an active endpoint. The endpoint does not listen on it, so the port need not be
+    /// free.
     pub(super) fn client_port(&mut self) -> u16 {
         u16::try_from(0xc000 | (self.random.next_u32() & 0x3fff)).unwrap_or(0xc000)
     }

@@ -61,13 +61,13 @@ pub(super) struct Endpoint {
     pub(super) named_qp: Option<QpNumber>,
     /// Parameters that the peer offered.
     pub(super) offered: Option<Peer>,
-    /// Starting PSN of the peer's packets, sent in the REQ or REP.
+    /// Starting PSN of the peer's packets, which this side sends in its REQ or REP.
     pub(super) announced: Psn,
     pub(super) traffic_class: u8,
     pub(super) reuses_address: bool,
     pub(super) is_family_only: bool,
     pub(super) ack_timeout: Option<u8>,
-    /// Upper limit of the path MTU to request.
+    /// Upper limit on the path MTU to request.
     pub(super) path_mtu: Option<Mtu>,
     pub(super) one_flow: OneFlow,
     pub(super) retry_refused: bool,

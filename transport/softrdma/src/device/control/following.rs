@@ -1,4 +1,4 @@
-//! Opens addresses that the host gets later, for example from a DHCP client or a failover, for wildcard listeners.
+//! Opens addresses for wildcard listeners when the host gets them later, for example from a DHCP client or a failover.
 //!
 //! Owns the schedule for reading the host's addresses again. While a wildcard listener exists, the kernel's
 //! notifications are checked every second. The host's addresses are read again only if an address or interface has

@@ -49,8 +49,7 @@ impl Control {
         Ok(())
     }
 
-    /// Listens at an address, and claims the service among the devices that share the addresses, unless it was claimed
-    /// when the endpoint was bound.
+    /// Listens at an address. Claims the service unless it was claimed when the endpoint was bound.
     fn listen_for(
         &mut self,
         listen: &Listen,

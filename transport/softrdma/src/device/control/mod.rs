@@ -11,10 +11,10 @@
 //! | `addresses` | the GID table, the addresses of endpoints, claims on services |
 //! | `following` | the schedule for reading the host's addresses again |
 //! | `resolve`, `listen`, `connect` | the operations of programs on endpoints |
-//! | `requests` | requests of peers that wait for the machine |
+//! | `requests` | peers' requests that wait for the machine |
 //! | `cm_events` | events of the machine, and management datagrams |
 //! | `attach` | the QP of an endpoint |
-//! | `peer_processes` | connections with processes of this host, and their end when such a process dies |
+//! | `peer_processes` | connections with processes of this host, which end when the process dies |
 //! | `qps` | creating, changing and closing QPs; QPs that other processes execute |
 //! | `removal` | the removal of a device from its slot |
 #![forbid(unsafe_code)]
@@ -65,17 +65,17 @@ pub(super) struct ControlInit {
     pub(super) guid: u64,
     /// UDP port at which the device receives.
     pub(super) udp_port: u16,
-    /// True if the host's routing may be queried for a peer; false in a simulation.
+    /// True if the host's routing may be queried for routes to peers; false in a simulation.
     pub(super) asks_host: bool,
     /// True if all peers are devices of this process.
     pub(super) is_in_process: bool,
-    /// Registry of the devices that share the addresses; `None` on a network in process.
+    /// Registry of the devices that share the addresses; `None` on an in-process network.
     pub(super) host: Option<Arc<Host>>,
-    /// Messages to and from the other members of the host; `None` on a network in process.
+    /// Messages to and from the other members of the host; `None` on an in-process network.
     pub(super) members: Option<Arc<Members>>,
-    /// TGTs that the members of the host share; `None` on a network in process.
+    /// TGTs that the members of the host share; `None` on an in-process network.
     pub(super) targets: Option<Arc<Targets>>,
-    /// Files that record the removal of the device, if it is removable.
+    /// Files that request the device's removal; `None` if the device is not removable.
     pub(super) away: Option<AwayFiles>,
 }
 
@@ -235,7 +235,7 @@ impl Control {
         self.connections.machine().handle_mad(now.0, source, to.ip(), mad);
     }
 
-    /// Returns the messages to and from other members; `None` on a network in process and after the removal.
+    /// Returns the messages to and from other members; `None` on an in-process network and after the removal.
     pub(super) fn members(&self) -> Option<&Arc<Members>> {
         self.members.as_ref()
     }

@@ -1,9 +1,9 @@
 //! Connections whose peers are other processes of this host.
 //!
 //! Owns the map from connections to peer processes. A killed process does not send DREQs, but the registry shows
-//! immediately that it is dead, because the lock of its slot is free. Each of its connections then ends as if by a
-//! DREQ, a limited number per turn. A process that is stopped, or whose forked child holds the lock, is not dead.
-//! Processes of another user, registry or host are not recorded here; their death is detected by retries.
+//! immediately that it is dead, because the lock of its slot is free. Its connections then end as if by DREQs, a
+//! limited number of them per turn. A process that is stopped, or whose forked child holds the lock, does not count as
+//! dead. Processes of another user, registry or host are not recorded here; their death is detected by retries.
 
 use super::Control;
 use crate::device::shards::reach::Reach;
@@ -98,7 +98,7 @@ impl Control {
         }
     }
 
-    /// Returns the uid of the peer's process if it is proven
+    /// Returns the uid of the peer's process if the uid is proven
     /// ([`CmId::local_user`](trunkline_verbs::CmId::local_user)). A QP number in a REQ or REP is not sufficient,
     /// because it can be forged. The message must also come from a port of the process that owns the QP.
     pub(in crate::device) fn local_user(&self, id: CmIdNumber) -> Option<u32> {

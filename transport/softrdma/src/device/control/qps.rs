@@ -24,7 +24,7 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(in crate::device) struct Qps {
     addresses: Addresses,
-    /// TGTs that processes share; `None` on a network in process.
+    /// TGTs that processes share; `None` on an in-process network.
     sharing: Option<Sharing>,
     /// True if all peers are devices of this process.
     is_in_process: bool,
@@ -97,7 +97,7 @@ impl Qps {
         }
     }
 
-    /// Returns attributes and state of a QP.
+    /// Returns the attributes and state of a QP.
     pub(in crate::device) fn query(
         &self,
         shards: &mut Reach<'_>,
@@ -121,8 +121,8 @@ impl Qps {
     ) -> Result<(), VerbsError> {
         let before = match shards.attributes(number) {
             Some(attributes) => attributes,
-            // Programs with a handle request the change from the executor, but the connection manager cannot
-            // wait for its answer.
+            // Programs with a handle request the change from the executor, but the connection manager cannot wait for
+            // the answer.
             None if self.query_elsewhere(number).is_some() => {
                 return Err(VerbsError::Invalid("another process executes this TGT; connect it there"));
             }
@@ -147,8 +147,8 @@ impl Qps {
         modified.ok_or(VerbsError::Gone)?
     }
 
-    /// Requests a change of a TGT from its executor; returns `None` if this process is the executor, or if
-    /// the TGT is not shared.
+    /// Requests a change to a TGT from its executor. Returns `None` if this process is the executor, or if the TGT is
+    /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,
         shards: &mut Reach<'_>,
@@ -175,7 +175,7 @@ impl Qps {
         }
     }
 
-    /// Applies a change of a TGT for another process.
+    /// Applies a change to a TGT for another process.
     fn modify_for(&mut self, shards: &mut Reach<'_>, request: &ModifyRequest) {
         let Some(sharing) = &self.sharing else { return };
         let checked = sharing.checked(shards.first(), self.addresses.gids_mut(), request);
@@ -219,7 +219,7 @@ impl Qps {
         self.sharing.as_ref()?.member_of(peer, at)
     }
 
-    /// Returns the uid of the process of this host that owns a peer's QP and sends from the port, if it is proven.
+    /// Returns the uid of the process of this host that owns a peer's QP and sends from the port, if the uid is proven.
     pub(super) fn user_of(&self, peer: QpNumber, at: IpAddr, port: Option<u16>) -> Option<u32> {
         if self.is_in_process {
             return Some(geteuid().as_raw());
@@ -233,7 +233,7 @@ impl Qps {
         self.sharing.as_ref()?.heir_of(tgt)
     }
 
-    /// Connects to a process so that its death is reported; returns false if that is not possible now.
+    /// Connects to a process so that its death is reported. Returns false if the process cannot be reached now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         self.sharing.as_ref().is_none_or(|sharing| sharing.watch(member))
     }

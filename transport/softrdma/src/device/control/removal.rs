@@ -24,7 +24,7 @@ pub(super) struct Removal {
 }
 
 impl Removal {
-    /// Creates the state; `away` is `None` for a device that is not removable.
+    /// Creates the state. `away` is `None` for a device that is not removable.
     pub(super) fn new(away: Option<AwayFiles>) -> Self {
         Self { is_removed: Arc::default(), away: away.map(|files| (files, Time(0))) }
     }

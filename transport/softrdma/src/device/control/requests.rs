@@ -1,10 +1,10 @@
 //! Queue of peers' requests to the connection machine.
 //!
-//! Any host can send requests. A request costs more than a packet, because the program has to decide on it, and it
-//! delays the first shard. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts are served in turn, and
+//! Any host can send requests. A request costs more than a data packet, because the program has to decide on it and the
+//! first shard is delayed. Therefore only [`PER_TICK`] requests are forwarded per tick. Hosts are served in turn, and
 //! each may use an eighth of the free places, so that hosts with many requests leave room for others. The senders of a
 //! host are served in turn too, because another user of the host may send from another port, or another host of an IPv6
-//! network from another address. A request without a place is dropped, and its sender repeats it.
+//! network from another address. A request that does not get a place is dropped, and its sender repeats it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AddressOwner, PeerHost, PeerView, Time};
 
-/// Interval between ticks, number of requests forwarded per tick, and maximum number forwarded at once after
-/// a quiet time.
+/// Interval between ticks, number of requests forwarded per tick, and maximum number forwarded together after a quiet
+/// period.
 const TICK: Duration = Duration::from_millis(1);
 const PER_TICK: u32 = 4;
 const BURST: u32 = 256;
@@ -21,7 +21,7 @@ const BURST: u32 = 256;
 /// the free places.
 const PLACES: usize = 1024;
 const HOST_SHARE: usize = 8;
-/// Maximum number of places of one sender, in multiples of the places that remain free for its host.
+/// Maximum number of places used by one sender, as a multiple of the places still free for its host.
 const SENDER_SHARE: usize = 4;
 
 /// A management datagram as it was received.
@@ -49,7 +49,7 @@ impl Received {
     }
 }
 
-/// Requests by key, which take turns. Keys without requests are absent.
+/// Requests grouped by key. The keys take turns. Keys without requests are absent.
 #[derive(Debug)]
 struct Turns<K, Q> {
     queues: BTreeMap<K, Q>,
@@ -64,7 +64,7 @@ impl<K, Q> Default for Turns<K, Q> {
 }
 
 impl<K: Copy + Ord, Q: Default> Turns<K, Q> {
-    /// Returns the queue of a key for a request to be added.
+    /// Returns the queue to which a request of a key is added.
     fn enter(&mut self, key: K) -> &mut Q {
         let order = &mut self.order;
         self.queues.entry(key).or_insert_with(|| {
@@ -73,7 +73,7 @@ impl<K: Copy + Ord, Q: Default> Turns<K, Q> {
         })
     }
 
-    /// Takes a request of the next key with `take`, which also returns true if the key's queue is empty afterwards.
+    /// Takes a request for the next key with `take`, which also returns true if the key's queue is empty afterwards.
     fn next(&mut self, take: impl FnOnce(&mut Q) -> (Option<Received>, bool)) -> Option<Received> {
         let key = self.order.pop_front()?;
         let (request, is_empty) = take(self.queues.get_mut(&key)?);
@@ -167,7 +167,7 @@ mod tests {
     fn request(host: u8, transaction: u64) -> Received {
         let mut mad = Mad::parse(&[0; MAD_BYTES]);
         mad.header.transaction = transaction;
-        // Each of 64 senders of a host has an equal part of the requests.
+        // Each of 64 senders of a host sends an equal share of the requests.
         let from = SocketAddr::from(([10, 0, 0, host], 4791 + u16::try_from(transaction % 64).unwrap()));
         let to = ([10, 1, 0, 1], 4791).into();
         Received { from, is_member: false, to, view: None, mad: Box::new(mad) }

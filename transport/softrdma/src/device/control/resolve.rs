@@ -52,7 +52,7 @@ impl Control {
     }
 
     /// Binds an endpoint to an address that is free on all devices that share it. Endpoints that reuse addresses can
-    /// have the same address until one of them listens.
+    /// share an address until one of them listens.
     pub(in crate::device) fn bind(&mut self, id: CmIdNumber, local: SocketAddr) -> Result<(), VerbsError> {
         let local = canonical(local);
         let endpoint = self.connections.endpoint(id)?;
@@ -142,7 +142,7 @@ impl Control {
                 endpoint.has_route = false;
                 self.connections.push_event(id, CmEventKind::AddressResolved, Vec::new());
             }
-            // Report the error as an event only: the program may try another peer with the same endpoint.
+            // Report the error only as an event, since the program may try another peer with the same endpoint.
             Err(error) => self.connections.push_event(id, CmEventKind::AddressError(error), Vec::new()),
         }
         Ok(())

@@ -40,7 +40,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Passes all later events to `listener`. Does nothing if there already is a listener.
+    /// Passes all later events to `listener`. Does nothing if a listener is already set.
     pub(in crate::device) fn listen(&self, listener: Listener) {
         let _there_is_one = self.listener.set(listener);
     }

@@ -181,7 +181,7 @@ impl CqRing {
         self.crossing.has_items()
     }
 
-    /// Takes completions, oldest first; returns their number.
+    /// Takes completions, oldest first. Returns their number.
     #[inline]
     pub(in crate::device) fn take(&self, completions: &mut [Completion]) -> usize {
         let has_crossed = self.has_crossed();
@@ -192,7 +192,7 @@ impl CqRing {
         self.take_waiting(completions, has_crossed)
     }
 
-    // Not inlined into `take`, since every other poll is empty.
+    // Not inlined into `take`, since many polls find the queue empty.
     #[inline(never)]
     fn take_waiting(&self, completions: &mut [Completion], has_crossed: bool) -> usize {
         let mut state = lock(&self.state);

@@ -77,7 +77,7 @@ struct SoftMr {
     start: IoAddress,
     memory: Arc<Memory>,
     access: Access,
-    /// `None` once destroyed.
+    /// `None` once the region is destroyed.
     domain_use: Mutex<Option<UseGuard<SoftPd>>>,
 }
 

@@ -1,8 +1,8 @@
 //! Handles of programs on queue pairs. A TGT can have several.
 //!
-//! A change of a TGT that another process executes is a [`PendingModify`], which is polled, so that the
-//! device does not block. Only [`QueuePair::modify`], which programs call, blocks until the outcome arrives.
-//! In a simulation, where callers must not block, it returns an error instead.
+//! A change to a TGT that another process executes is a [`PendingModify`], which is polled, so that the device does not
+//! block. Only [`QueuePair::modify`], which programs call, blocks until the outcome arrives. In a simulation, where
+//! callers must not block, it returns an error instead.
 #![forbid(unsafe_code)]
 
 use super::cq::SoftCq;
@@ -22,7 +22,7 @@ use trunkline_verbs::{
     ReceiveRequest, SendRequest, Time, VerbsError,
 };
 
-/// Time limit for the answer from the process that executes a shared TGT. It answers immediately unless it is
+/// Time limit for the answer from the process that executes a shared TGT. The process answers immediately unless it is
 /// stopped.
 const EXECUTOR_ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Interval at which a waiting caller checks for the answer.

@@ -1,7 +1,7 @@
 //! Handles on XRC domains.
 //!
-//! Owns one reference to a domain. An SRQ or a TGT handle keeps the handle in use with which it was created (contract
-//! A11).
+//! Owns one reference to a domain. An SRQ or a TGT handle keeps the domain handle with which it was created in use
+//! (contract A11).
 #![forbid(unsafe_code)]
 
 use crate::device::core::Core;

@@ -29,7 +29,6 @@ impl Shard {
     }
 
     /// Ends the wait for a placement in another process. Returns true if the message in progress holds a receive.
-    /// receive.
     pub(in crate::device) fn answer_placement(&mut self, number: u32, outcome: RemoteOutcome) -> bool {
         let Self { qps, resources, .. } = self;
         let placement = match outcome {
@@ -42,8 +41,8 @@ impl Shard {
         qps.get_mut(number).is_some_and(|qp| qp.answer(placement))
     }
 
-    /// Passes a stored request to the responder of a QP; `None` if the QP has no responder. `joined` is true if the
-    /// request may contain the payload of several packets.
+    /// Passes a stored request to the responder of a QP; `None` if the QP does not have a responder. `joined` is true
+    /// if the request may contain the payload of several packets.
     pub(in crate::device) fn take_kept(
         &mut self,
         number: u32,
@@ -63,8 +62,8 @@ impl Shard {
         }
     }
 
-    /// Places a packet of a TGT that another process executes; `on_placed` is called before the program can
-    /// observe the placement.
+    /// Places a packet of a TGT that another process executes. `on_placed` is called before the program can observe the
+    /// placement.
     pub(in crate::device) fn place_for_member(
         &mut self,
         tgt: QpNumber,

@@ -1,6 +1,7 @@
 //! The shard's end of the link, which sends and receives datagrams.
 //!
-//! Owns the link, the outgoing and incoming batches, and the list of open addresses. It must never inspect a packet.
+//! Owns the link, the outgoing and incoming batches, and the list of open addresses. This module must never inspect a
+//! packet.
 
 use super::no_link::NoLink;
 use super::qp::route::Route;
@@ -39,8 +40,8 @@ pub(in crate::device) struct LinkEndpoint {
     polled: Time,
     /// Time of the last send or arrival.
     used: Time,
-    /// True if the sockets were empty when the shard's poller last went to sleep, and no descriptor has woken it since.
-    /// The poller watches the descriptors edge-triggered, so later datagrams wake it.
+    /// True if the sockets were empty when the shard's poller last went to sleep, and descriptors have not woken it
+    /// since. The poller watches the descriptors edge-triggered, so later datagrams wake it.
     is_watched: bool,
     /// True after a wake-up not caused by a descriptor, until the next poll.
     woke_quietly: bool,
@@ -100,12 +101,12 @@ impl LinkEndpoint {
         self.tap.wire.link.port()
     }
 
-    /// Returns the address and port that packets from an open address are sent from.
+    /// Returns the source address and port of packets sent from an open address.
     pub(in crate::device) fn source(&self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.source(address)
     }
 
-    /// Returns a source for packets from an open address, with another port than the one at which the device receives.
+    /// Returns a source for packets from an open address. Its port differs from the port at which the device receives.
     pub(super) fn other_source(&mut self, address: IpAddr) -> SocketAddr {
         self.tap.wire.link.other_source(address)
     }
@@ -121,8 +122,8 @@ impl LinkEndpoint {
         !self.is_watched || !self.tap.wire.link.is_drained()
     }
 
-    /// Records that the thread that slept for the shard is awake. `by_link` is false only if no descriptor
-    /// caused the wake-up.
+    /// Records that the thread that slept for the shard is awake. `by_link` is false only if the wake-up was not caused
+    /// by a descriptor.
     pub(in crate::device) fn woken(&mut self, by_link: bool) {
         self.is_watched &= !by_link;
         self.woke_quietly = self.is_watched;
@@ -179,8 +180,8 @@ impl LinkEndpoint {
         self.received = Some(batch);
     }
 
-    /// Forwards received datagrams for other processes, and drops datagrams for this process. Called before this
-    /// process exits and its sockets close.
+    /// Forwards received datagrams that are addressed to other processes, and drops datagrams for this process. Called
+    /// before this process exits and its sockets close.
     pub(in crate::device) fn forward_last(&mut self) {
         let Some(mut batch) = self.received.take() else { return };
         for _ in 0..LAST_BATCHES {
@@ -201,7 +202,7 @@ impl LinkEndpoint {
         self.outgoing.len() == 0
     }
 
-    /// Passes the queued packets to the link; returns the number of packets sent.
+    /// Passes the queued packets to the link. Returns the number of packets sent.
     pub(super) fn send(&mut self, now: Time) -> usize {
         let before = self.outgoing.len();
         if before > 0 {

@@ -1,9 +1,8 @@
 //! A shard, which is the data path of a device for one or more groups of CQs.
 //!
-//! Owns QPs, their timers and the shard's end of the link. It reads SRQs and keys, which all shards of the device
-//! share. Threads that poll or post, the shard's background machine, and control call it in a turn of the shard. It
-//! must never wait. It does not handle connections, and queues events for control in order as
-//! [`ControlEvent`].
+//! Owns QPs, their timers and the shard's end of the link. A shard reads SRQs and keys, which all shards of the device
+//! share. Threads that poll or post, the shard's background machine, and control call the shard in one of its turns. A
+//! shard must never wait. It does not handle connections, and queues events for control in order as [`ControlEvent`].
 //!
 //! ```text
 //! link -> receive -> engine halves -> completions -> CQs
@@ -82,7 +81,7 @@ const NO_ROOM_RETRY: Duration = Duration::from_micros(200);
 /// The error for posting to a QP that does not exist.
 const NO_QP: PostError = PostError { index: 0, cause: VerbsError::Gone };
 
-/// Maximum number of received batches in one turn.
+/// Maximum number of batches received in one turn.
 const BATCHES_IN_TURN: usize = 4;
 
 /// Parts that a shard is created from.
@@ -94,7 +93,7 @@ pub(super) struct ShardInit {
     pub(super) unknown_srq: UnknownSrq,
     pub(super) tables: Arc<Tables>,
     pub(super) neighbours: Arc<Neighbours>,
-    /// Messages to the other members of the host; `None` on a network in process.
+    /// Messages to the other members of the host; `None` on an in-process network.
     pub(super) members: Option<Arc<Members>>,
     /// Memory that is shared with other processes.
     pub(super) local: LocalInit,
@@ -115,7 +114,7 @@ pub(super) struct Shard {
     packet: Vec<u8>,
     /// Buffer for one packet from shared memory. The buffer never shrinks, so that its bytes are zeroed once.
     taken: Vec<u8>,
-    /// Number of lost completions in CQs that were handled.
+    /// Number of CQ overflows handled so far.
     overflows_served: u64,
 }
 
@@ -284,7 +283,7 @@ impl Shard {
         message
     }
 
-    /// Adds a handle to a TGT of the domain; returns false if there is no such TGT.
+    /// Adds a handle to a TGT of the domain. Returns false if the domain does not contain the TGT.
     pub(super) fn open_handle(&mut self, number: u32, domain: DomainNumber) -> bool {
         self.qps.get_mut(number).is_some_and(|qp| qp.open_handle(domain))
     }
@@ -304,7 +303,7 @@ impl Shard {
         self.qps.remove(number);
     }
 
-    /// Returns attributes and state of a QP.
+    /// Returns the attributes and state of a QP.
     pub(super) fn attributes(&self, number: u32) -> Option<&QpAttributes> {
         self.qps.get(number).map(Qp::attributes)
     }

@@ -1,8 +1,8 @@
 //! Output of a shard besides packets: messages to other members of the host, and events for control.
 //!
-//! Owns messages that are not sent yet. A message stays queued, in order, while its receiver has no room; the
-//! queue is bounded. A message that does not fit in the queue is dropped, and its sender repeats it if it
-//! waits for an answer. The outbox does not interpret messages.
+//! Owns messages that are not sent yet. A message stays queued, in order, while its receiver lacks room; the queue is
+//! bounded. A message that does not fit in the queue is dropped, and its sender repeats it if it waits for an answer.
+//! The outbox does not interpret messages.
 #![forbid(unsafe_code)]
 
 use crate::host::{AreaHandle, MemberId, Members, Undelivered};
@@ -39,8 +39,8 @@ pub(in crate::device) enum ControlEvent {
     },
     /// A management datagram that was not delivered.
     Unreachable(UnreachableReport),
-    /// The first packet at a QP whose connection awaits its RTU. The packet stands in for an RTU that was
-    /// lost or overtaken (contract rocev2 12.4).
+    /// The first packet received by a QP whose connection awaits its RTU. The packet stands in for an RTU that was lost
+    /// or overtaken (contract rocev2 12.4).
     FirstPacket(QpNumber),
     /// A message about shared memory from this shard to another shard of the device.
     OwnMessage {
@@ -106,7 +106,7 @@ struct Waiting {
 /// Queue of messages to other members.
 #[derive(Debug)]
 pub(in crate::device) struct MemberOutbox {
-    /// `None` on a network in process, and after the device was removed.
+    /// `None` on an in-process network, and after the device was removed.
     members: Option<Arc<Members>>,
     waiting: VecDeque<Waiting>,
     spare: Vec<Vec<u8>>,

@@ -37,7 +37,7 @@ enum Place {
     Path(usize),
 }
 
-/// Share of a QP in a path.
+/// A QP's use of a path.
 #[derive(Debug, Default)]
 pub(super) struct OnPath {
     place: Place,
@@ -130,7 +130,7 @@ impl Path {
         }
     }
 
-    /// Records that the window limits its QPs, if no further READ fits.
+    /// Records that the window limits its QPs, if further READs do not fit.
     fn record_limit(&mut self) {
         let readers = self.readers.max(1);
         let usable = self.responses.congestion.whole_window() / readers * readers;
@@ -144,8 +144,8 @@ impl Path {
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     paths: Slab<Path>,
-    /// Indices of paths by local address, and by the peer's address with its UDP port. The port is part of
-    /// the key because another port may belong to another user.
+    /// Index of each path, by local address and by the peer's address and UDP port. The port is part of the key because
+    /// another port may belong to another user.
     numbers: BTreeMap<(IpAddr, SocketAddr), usize>,
     /// QPs that waited and may be served.
     released: VecDeque<u32>,
@@ -242,7 +242,7 @@ impl Paths {
         }
     }
 
-    /// Updates the path with a QP's acknowledged packets, and also with its sent packets if it `was_served`.
+    /// Updates the path with a QP's acknowledged packets, and also with its sent packets if `was_served` is true.
     #[inline]
     pub(super) fn observe(
         &mut self,

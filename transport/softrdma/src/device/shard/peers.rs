@@ -6,7 +6,7 @@
 //! sent a packet of a software device, and the result is accepted only if it is close to the identification of another
 //! packet. Owns the state of each sender, separately for each local address, since a kernel uses one counter for all
 //! its packets between two addresses. The link has each packet judged on arrival, including packets that it forwards to
-//! other processes at the address. The process with port 4791, to which foreign peers send all packets, therefore
+//! other processes at the address. The process that holds port 4791, to which foreign peers send all packets, therefore
 //! observes all identifications. The other processes use its verdicts.
 //!
 //! | known as | packet with identification 0 | packet with another identification |
@@ -22,11 +22,11 @@
 //! retransmitted.
 //!
 //! # Odds
-//! One of the 65,536 identifications makes the ICRC of a corrupted packet right once in 65,536 packets. That
-//! identification must also be within 64 of one of two earlier identifications, plus one for each millisecond in
-//! between. A corrupted packet of a foreign peer is therefore taken once in 65,536 * 65,536 / 258, or 16 million. A
-//! corrupted acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it
-//! plausible: addresses, QP and PSN. These checks do not protect against forgers, who can compute the ICRC.
+//! One in 65,536 corrupted packets has the right ICRC for one of the 65,536 identifications. That identification must
+//! also be within 64 of one of two earlier identifications, plus one for each millisecond in between. A corrupted
+//! packet of a foreign peer is therefore taken once in 65,536 * 65,536 / 258, or 16 million. A corrupted
+//! acknowledgement that is unsure is taken once in 65,536 if the corruption spares the fields that make it plausible:
+//! addresses, QP and PSN. These checks do not protect against forgers, who can compute the ICRC.
 //!
 //! The soft state is permanent by design. An attacker that forges one packet with identification 0 from a NIC or rxe,
 //! before that peer's own first packets, makes the device reject the peer's packets until the device is opened again,
@@ -44,7 +44,7 @@ use trunkline_verbs::Time;
 
 /// Maximum number of stored address pairs. Forged sources can fill the table, but cannot grow it.
 const MAX_PEERS: usize = 4096;
-/// Maximum distance of the identifications of two consecutive packets.
+/// Maximum distance between the identifications of two consecutive packets.
 const WINDOW: u64 = 64;
 
 /// The sender's address and the local address.
@@ -154,8 +154,8 @@ impl Peers {
         is_last || matches!(self.known.get(&pair), Some(SenderKind::Soft))
     }
 
-    /// Checks the ICRC of a datagram; returns `None` if it is wrong. The ICRC is computed from the headers of
-    /// the datagram, or from the headers of the last [`Peers::check_translated`].
+    /// Checks the ICRC of a datagram. Returns `None` if the ICRC is wrong. The ICRC is computed from the headers of the
+    /// datagram, or from the headers of the last [`Peers::check_translated`].
     pub(super) fn check(&mut self, datagram: &Datagram<'_>, now: Time) -> Option<Verdict> {
         let Datagram { source, destination, bytes } = *datagram;
         let taken = Verdict::Taken { is_soft: true };
@@ -200,8 +200,8 @@ impl Peers {
         }
     }
 
-    /// Judges an IPv4 packet from a peer that is not soft. The packet's ICRC is right if its identification
-    /// is `identification`.
+    /// Judges an IPv4 packet from a peer that is not soft. `identification` is the identification for which the
+    /// packet's ICRC is right.
     fn judge(&mut self, pair: AddressPair, identification: u16, now: Time) -> Verdict {
         let seen = Identification { value: identification, at: now };
         let (next, verdict) = match self.known.get(&pair).copied() {

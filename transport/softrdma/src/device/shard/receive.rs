@@ -20,7 +20,7 @@ use trunkline_roce::wire::{Bth, ICRC_LENGTH, IpUdp, Mad, Opcode, Operation, Pack
 use trunkline_verbs::{PKEY_DEFAULT, Time};
 
 impl Shard {
-    /// Receives one batch from the link; returns true if more may be waiting.
+    /// Receives one batch from the link. Returns true if more packets may be waiting.
     // Not inlined, since many turns poll only memory.
     #[inline(never)]
     pub(in crate::device) fn receive(&mut self, now: Time) -> bool {
@@ -39,8 +39,8 @@ impl Shard {
         more
     }
 
-    /// Passes to control the report that a packet for QP 1 was not delivered. Reports on other packets are ignored,
-    /// since retries end a connection whose peer is gone.
+    /// Passes a report on an undelivered packet for QP 1 to control. Reports on other packets are ignored, since
+    /// retries end a connection whose peer is gone.
     #[cold]
     fn handle_icmp_error(&mut self, error: &IcmpError) {
         let (from, to, cause) = (error.source.ip(), error.destination.ip(), error.cause);
@@ -68,7 +68,7 @@ impl Shard {
         self.handed_over = packets;
     }
 
-    /// Passes a packet to the shard that owns its QP; returns false if no other shard owns it.
+    /// Passes a packet to the shard that owns its QP. Returns false if no other shard owns it.
     fn hand_over(&mut self, body: &[u8], datagram: &Datagram<'_>, origin: Origin) -> bool {
         let Ok(bth) = Bth::parse(body) else { return false };
         let number = bth.destination.get();
@@ -105,7 +105,7 @@ impl Shard {
             }
         }
         let counters = &mut self.resources.counters;
-        // Borrow the packet from the result: it is too large to move.
+        // Borrow the packet from the result, which is too large to move.
         let parsed = Packet::parse(body);
         let packet = match &parsed {
             Ok(packet) => packet,
@@ -225,7 +225,7 @@ impl Shard {
                 return;
             }
             qp.handle_request(packet, false, now, resources).map(|handled| {
-                // Marks of other packets prove nothing and may be forged, like their addresses.
+                // Marks on other packets may be forged, like the packets' addresses.
                 if origin.is_marked && handled.is_in_sequence() {
                     qp.request_was_marked();
                 }
@@ -255,8 +255,8 @@ impl Shard {
         }
     }
 
-    /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A
-    /// notification does not prove a route and is not answered. Software devices send none.
+    /// Handles a congestion notification, with which NICs report ECN marks (contract rocev2 8.7). A notification does
+    /// not prove a route and is not answered. Software devices do not send notifications.
     #[cold]
     fn handle_cnp(&mut self, bth: &Bth, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         match self.qps.get_mut(bth.destination.get()) {

@@ -65,7 +65,7 @@ impl Resources {
 pub(super) struct Split<'a> {
     pub(super) reading: Reading<'a>,
     pub(super) tables: &'a Tables,
-    /// Shard for which receives are borrowed in batches; `None` if the device has one shard only.
+    /// Shard for which receives are borrowed in batches; `None` if the device has only one shard.
     pub(super) borrower: Option<ShardIndex>,
     pub(super) completer: Completer<'a>,
     pub(super) outbox: &'a mut MemberOutbox,
@@ -114,7 +114,7 @@ pub(super) struct Completer<'a> {
 }
 
 impl Completer<'_> {
-    /// Pushes a completion. If the CQ is full, the completion is lost, and an error event of the CQ is raised once
+    /// Pushes a completion. If the CQ is full, the completion is lost, and an error event for the CQ is raised once
     /// (contract H5).
     #[inline]
     pub(super) fn complete(&mut self, cq: &CqRing, completion: Completion, solicited: bool) {

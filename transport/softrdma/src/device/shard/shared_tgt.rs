@@ -2,7 +2,7 @@
 //!
 //! A TGT of an XRC domain that a file names has a [`SharedTgt`] besides its responder. It places packets in the SRQs of
 //! other processes and publishes the TGT's state. `device::sharing` implements the trait, and the shard calls it only
-//! through the trait. A QP that is not shared has no `SharedTgt`, so sharing does not slow it down.
+//! through the trait. A QP that is not shared does not have a `SharedTgt`, so sharing does not slow it down.
 
 use super::outbox::MemberOutbox;
 use crate::device::objects::async_events::AsyncEvents;
@@ -38,8 +38,8 @@ pub(in crate::device) trait SharedTgt: Any + Debug + Send {
     /// kept.
     fn is_waiting(&self) -> bool;
 
-    /// Keeps a packet until the pending placement is answered. `joined` is true if it may contain the payload of
-    /// several packets.
+    /// Keeps a packet until the pending placement is answered. `joined` is true if the packet may contain the payload
+    /// of several packets.
     fn keep(&mut self, packet: &[u8], joined: bool);
 
     /// Returns the outcome of the packet with this serial number if it was placed before this process took

@@ -1,8 +1,8 @@
 //! Deadlines of QPs.
 //!
-//! Owns a heap of the QPs' deadlines. When a deadline moves to a later time, as with each acknowledgement,
-//! its entry stays where it is. The entry then expires early, which has no effect on the engine, and the QP
-//! is entered again with its new deadline.
+//! Owns a heap of the QPs' deadlines. When a deadline moves to a later time, as with each acknowledgement, its entry
+//! stays where it is. The entry then expires early, which has no effect on the engine, and the QP is added again with
+//! its new deadline.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -48,7 +48,7 @@ pub(super) struct Due {
 }
 
 impl Due {
-    /// Returns true if this is the QP's current entry, and clears it; returns false for a stale entry.
+    /// Returns true if this is the QP's current entry, and clears it. Returns false for a stale entry.
     pub(super) fn accept(self, scheduled: &mut Scheduled) -> bool {
         let current = scheduled.0 == Some(self.when);
         if current {

@@ -10,7 +10,7 @@ use trunkline_machine::mutant;
 use trunkline_roce::wire::Mad;
 use trunkline_verbs::{AsyncEventKind, Psn, Time, UdpPorts};
 
-/// Number of queued packets at which the link is called.
+/// Number of queued packets at which they are passed to the link.
 const PACKETS_AT_ONCE: usize = 64;
 /// Maximum number of queued final acknowledgements. Above this limit, QPs stop without sending one.
 const FINAL_ACK_QUEUE_LIMIT: usize = 4 * PACKETS_AT_ONCE;
@@ -55,7 +55,7 @@ impl Shard {
         }
     }
 
-    /// Passes the queued packets to the link; returns true if all of them were sent.
+    /// Passes the queued packets to the link. Returns true if all of them were sent.
     pub(in crate::device) fn send(&mut self, now: Time) -> bool {
         self.resources.counters.packets_sent += self.link.send(now) as u64;
         self.link.is_idle()

@@ -1,7 +1,7 @@
 //! Creation of a device's shards.
 //!
-//! Owns the sources of the shards' links and numbers. It must never be called by a thread that is in a turn
-//! of a shard.
+//! Owns the sources of the shards' links and numbers. This module must never be called by a thread that is in a turn of
+//! a shard.
 #![forbid(unsafe_code)]
 
 use super::lock::ShardLock;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use trunkline_machine::{Runtime, Sleeper};
 use trunkline_verbs::VerbsError;
 
-/// Function that creates the link of a shard; returns `None` if the device's link cannot be divided.
+/// Function that creates the link of a shard. Returns `None` if the device's link cannot be divided.
 pub(in crate::device) type MakeLink = Box<dyn Fn() -> Result<Option<Tap>, VerbsError> + Send + Sync>;
 
 /// Parts from which the shards of a device are created.
@@ -46,7 +46,7 @@ impl ShardMaker {
         self.shard(ShardIndex::FIRST, tap, members)
     }
 
-    /// Creates a further shard; returns `None` if the device's link cannot be divided.
+    /// Creates a further shard. Returns `None` if the device's link cannot be divided.
     pub(in crate::device) fn make(
         &self,
         index: ShardIndex,

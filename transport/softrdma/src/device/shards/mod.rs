@@ -138,7 +138,7 @@ mod tests {
         SrqNumber,
     };
 
-    /// Number of bytes that processors fetch at once: two cache lines of 64 bytes.
+    /// Number of bytes that processors fetch together, which is two cache lines of 64 bytes.
     const LINES: usize = 128;
     /// Time limit for waits, long enough for a loaded machine.
     const BOUND: Duration = Duration::from_secs(60);
@@ -181,8 +181,7 @@ mod tests {
             Self { cq, qp, _pd: pd }
         }
 
-        /// Sends a message from the QP to itself, and polls until both completions arrive. `also` is polled,
-        /// too.
+        /// Sends a message from the QP to itself, and polls until both completions arrive. `also` is polled as well.
         fn exchange(&self, clock: &Clock, also: Option<&dyn CompletionQueue>) {
             self.qp.post_receive(&[ReceiveRequest { wr_id: 1, scatter: &[] }]).unwrap();
             let (operation, data) = (SendOperation::Send, SendData::Inline(&[]));

@@ -72,7 +72,7 @@ impl<'a> Reach<'a> {
         })
     }
 
-    /// Runs an operation on the shard that owns a QP; returns `None` if the QP does not exist.
+    /// Runs an operation on the shard that owns a QP. Returns `None` if the QP does not exist.
     pub(in crate::device) fn of_qp<R>(
         &mut self,
         number: u32,
@@ -82,7 +82,7 @@ impl<'a> Reach<'a> {
         Some(self.at(home, action))
     }
 
-    /// Returns attributes and state of a QP.
+    /// Returns the attributes and state of a QP.
     pub(in crate::device) fn attributes(&mut self, number: QpNumber) -> Option<QpAttributes> {
         self.of_qp(number.get(), |shard| shard.attributes(number.get()).copied())?
     }

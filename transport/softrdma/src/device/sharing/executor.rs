@@ -26,11 +26,11 @@ use trunkline_verbs::{AsyncEventKind, AsyncSubject, Psn, QpAttributes, QpNumber,
 
 /// Time after which an unanswered request to the owner of an SRQ is repeated.
 const AGAIN_NS: u64 = 10_000_000;
-/// Maximum number and bytes of the packets that wait for a placement. Further packets are dropped, and the
-/// peer retransmits them.
+/// Maximum number of packets that wait for a placement, and their maximum size in bytes. Further packets are dropped,
+/// and the peer retransmits them.
 const MAX_BACKLOG: usize = 256;
 const MAX_BACKLOG_BYTES: usize = 1 << 20;
-/// Number of packets of a READ response that are fetched at once.
+/// Number of packets of a READ response that are fetched together.
 const PACKETS_AT_ONCE: u32 = 16;
 /// Maximum number of queued events.
 const MAX_EVENTS: usize = 16;
@@ -181,7 +181,7 @@ impl Executor {
         true
     }
 
-    /// Returns the process that owns the SRQ, if it is another process.
+    /// Returns the owner of the SRQ, if another process owns the SRQ.
     fn owner(&self, srq: Option<SrqNumber>) -> Option<MemberId> {
         let host = self.targets.host();
         host.owner_of(srq?.get()).filter(|owner| *owner != host.me())

@@ -58,7 +58,7 @@ impl Handles {
         self.0.get(number).map(|opened| &opened.domain)
     }
 
-    /// Returns all TGTs with a handle, ordered by number.
+    /// Returns all TGTs on which this process has a handle, ordered by number.
     pub(super) fn records(&self) -> Vec<(u32, TargetRecord)> {
         let numbers = self.0.numbers().into_iter();
         numbers.filter_map(|number| Some((number, self.record(number)?))).collect()
@@ -72,7 +72,7 @@ impl Sharing {
         self.targets.find(number).is_some()
     }
 
-    /// Adds a new TGT to the host's table; returns `None` for a TGT of a private domain.
+    /// Adds a new TGT to the host's table. Returns `None` for a TGT of a private domain.
     pub(in crate::device) fn create(
         &mut self,
         number: u32,
@@ -85,7 +85,7 @@ impl Sharing {
         Ok(Some(Box::new(Executor::new(Arc::clone(&self.targets), record))))
     }
 
-    /// Opens a handle on a TGT; returns false for a TGT of a private domain.
+    /// Opens a handle on a TGT. Returns false for a TGT of a private domain.
     pub(in crate::device) fn open(
         &mut self,
         number: u32,
@@ -100,7 +100,7 @@ impl Sharing {
         Ok(true)
     }
 
-    /// Closes a handle; returns false if the TGT is not shared.
+    /// Closes a handle. Returns false if the TGT is not shared.
     pub(in crate::device) fn close(&mut self, shard: &mut Shard, number: u32) -> bool {
         let Some(record) = self.handles.close(number) else { return false };
         match self.targets.leave(record) {

@@ -1,7 +1,7 @@
 //! Messages between the members that share a TGT.
 //!
 //! Owns the encoding of the messages. Integers are little-endian and of fixed width. A message is read as a whole.
-//! Reading checks its format, but not its values.
+//! Reading a message checks its format, but not its values.
 //!
 //! | kind | from, to | body |
 //! |---|---|---|
@@ -40,7 +40,7 @@ pub(super) enum Message<'a> {
     ReadBytes { tgt: u32, psn: Psn, offset: u32, bytes: Result<&'a [u8], RemoteOutcome> },
     /// Drops the message in progress. Its receive completes with an error if `is_error` is true.
     Flush { tgt: u32, is_error: bool },
-    /// Requests a change of the TGT. The address itself is sent, since the GID index of the address vector is valid
+    /// Requests a change to the TGT. The address itself is sent, since the GID index of the address vector is valid
     /// only in this process.
     Modify { tgt: u32, ticket: u64, source: Option<IpAddr>, change: QpModify },
     /// Outcome of a change: 0, or the errno of the refusal.
@@ -80,12 +80,12 @@ const EVENTS: [AsyncEventKind; 7] = [
 ];
 
 impl<'a> Message<'a> {
-    /// Queues the message; returns false if it does not fit in the outbox.
+    /// Queues the message. Returns false if it does not fit in the outbox.
     pub(super) fn send(&self, outbox: &mut MemberOutbox, to: MemberId) -> bool {
         outbox.push(to, |out| self.write(out))
     }
 
-    /// Appends the body; returns the kind.
+    /// Appends the body. Returns the kind.
     pub(super) fn write(&self, out: &mut Vec<u8>) -> u8 {
         match *self {
             Self::Place { tgt, serial, place } => {
@@ -330,7 +330,7 @@ fn take_change(from: &mut Reader<'_>) -> Option<QpModify> {
     fn byte(value: u32) -> Option<u8> {
         u8::try_from(value).ok()
     }
-    /// Reads an optional field; returns `None` if its value is invalid.
+    /// Reads an optional field. Returns `None` if its value is invalid.
     fn field<T>(from: &mut Reader<'_>, read: impl FnOnce(u32) -> Option<T>) -> Option<Option<T>> {
         let (is_some, value) = (from.u8()?, from.u32()?);
         if is_some == 0 { Some(None) } else { read(value).map(Some) }

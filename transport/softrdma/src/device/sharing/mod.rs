@@ -10,7 +10,7 @@
 //! | [`Sharing`]: open, close, query or change a TGT; handle a message; handle the possible death of a member | control |
 //! | the trait `SharedTgt`, implemented by [`Executor`]: place in another process, publish, raise events | the shard, for QPs that are shared |
 //!
-//! It must never be called for a TGT of a private domain, so that sharing does not slow down such a TGT.
+//! This module must never be called for a TGT of a private domain, so that sharing does not slow down such a TGT.
 //!
 //! ```text
 //! peer --packet--> executor: responder --place (serial)--> owner of the SRQ: places, remembers the serial
@@ -22,7 +22,7 @@
 //! | part | what it owns |
 //! |---|---|
 //! | `message`, `attributes` | the encoding of messages and of published states |
-//! | `executor` | a TGT's remote placements: one at a time, later packets wait in order, bounded |
+//! | `executor` | a TGT's remote placements, one at a time, and a bounded queue of later packets |
 //! | `placements` | the answers of other processes to an executor |
 //! | `owner` | placements for executors in other processes |
 //! | `handles` | opening, closing and querying TGTs that other processes execute |
@@ -32,9 +32,9 @@
 //! # Packets are neither lost nor placed twice when an executor dies
 //! The executor publishes its state before it requests a placement, and again before it sends the response. The
 //! published state is therefore at most one placement old, and the next executor starts from it. The peer retransmits
-//! the packets without a response. The first of them has the serial number of the placement that may already be done.
-//! If it is, the owner of the SRQ, which stores the last serial number and its outcome, returns the outcome and does
-//! not place the packet again. This also holds for atomics. Serial numbers are not reused, even after a reset.
+//! the packets that were not answered. The first of them has the serial number of the placement that may already be
+//! done. If it is, the owner of the SRQ, which stores the last serial number and its outcome, returns the outcome and
+//! does not place the packet again. This also holds for atomics. Serial numbers are not reused, even after a reset.
 //!
 //! The owner may also have exited. A process that places a SEND or a WRITE records the serial number in the shared
 //! table before the message is visible to its program. The next executor then acknowledges the packet instead of
@@ -156,7 +156,7 @@ impl Sharing {
         (member != host.me() && host.has_port_at(member, at)).then_some(member)
     }
 
-    /// Returns the uid of the process of this host that owns a QP and a port, if it is proven.
+    /// Returns the uid of the process of this host that owns a QP and a port, if the uid is proven.
     pub(super) fn user_of(&self, qp: QpNumber, from: SocketAddr) -> Option<u32> {
         let host = self.targets.host();
         let member = self.process_with(qp).filter(|member| host.has_port(*member, from))?;
@@ -172,7 +172,7 @@ impl Sharing {
         self.targets.living_holder(self.targets.find(tgt.get())?)
     }
 
-    /// Connects to a process so that its death is reported; returns false if that is not possible now.
+    /// Connects to a process so that its death is reported. Returns false if the process cannot be reached now.
     pub(super) fn watch(&self, member: MemberId) -> bool {
         let (host, Some(members)) = (self.targets.host(), &self.members) else { return true };
         // A live member that cannot be reached, for example because it has changed its user, must not be reported as

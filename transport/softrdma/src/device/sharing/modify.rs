@@ -1,4 +1,4 @@
-//! Changes of a TGT that are requested from its executor.
+//! Changes to a TGT that are requested from its executor.
 //!
 //! Owns the tickets for changes requested from other processes. A caller does not hold the device's lock while it waits
 //! for the outcome. The executor answers from its background thread, independently of its program.
@@ -66,8 +66,8 @@ impl Tickets {
         }
     }
 
-    /// Takes the answer to a ticket: `Ok(None)` if it has not arrived yet, `Err` if the ticket is not
-    /// pending.
+    /// Takes the answer to a ticket. Returns `Ok(None)` if the answer has not arrived yet, and `Err` if the ticket is
+    /// not pending.
     fn take(&mut self, ticket: u64) -> Result<Option<i32>, VerbsError> {
         let place = self.waiting.iter().position(|(number, _)| *number == ticket).ok_or(VerbsError::Gone)?;
         let answer = self.waiting[place].1;
@@ -83,7 +83,7 @@ impl Tickets {
 }
 
 impl Sharing {
-    /// Requests a change from the executor of a TGT. Returns `None` if this process is the executor, or if the TGT is
+    /// Requests a change to a TGT from its executor. Returns `None` if this process is the executor, or if the TGT is
     /// not shared.
     pub(in crate::device) fn ask_executor(
         &mut self,

@@ -1,8 +1,8 @@
 //! Placements for TGTs that other processes execute.
 //!
 //! Owns, for each such TGT, the receive that a message in progress holds in this process, and the outcome of the last
-//! placement. An executor that has taken over a TGT may repeat the last request of the earlier executor. It then gets
-//! the stored outcome, and the packet is not placed twice.
+//! placement. An executor that has taken over a TGT may repeat the last request of the earlier executor. The new
+//! executor then gets the stored outcome, and the packet is not placed twice.
 #![forbid(unsafe_code)]
 
 use super::Sharing;
@@ -153,8 +153,8 @@ impl Sharing {
         Message::ReadBytes { tgt, psn: piece.psn, offset: piece.offset, bytes }.send(shard.outbox(), from);
     }
 
-    /// Drops the message in progress of a TGT of another process. If `is_error` is true, its receive
-    /// completes with an error (contract I2).
+    /// Drops the message in progress on a TGT that another process executes. If `is_error` is true, the message's
+    /// receive completes with an error (contract I2).
     pub(super) fn flush_for(&mut self, shard: &mut Shard, from: MemberId, tgt: u32, is_error: bool) {
         let executor = self.targets.find(tgt).and_then(|record| self.targets.executor(record));
         if executor != Some(from) {

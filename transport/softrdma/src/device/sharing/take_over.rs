@@ -42,7 +42,7 @@ struct PendingTakeover {
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
     pending: Vec<PendingTakeover>,
-    /// Time of the next attempt to connect to the executors of TGTs with a handle.
+    /// Time of the next attempt to connect to the executors of TGTs on which this process has a handle.
     watch_again: Option<Time>,
 }
 
@@ -53,7 +53,7 @@ pub(in crate::device) struct Due {
     pub(in crate::device) dead: Vec<MemberId>,
     /// Members that live, but whose death would not be reported.
     pub(in crate::device) alive: Vec<MemberId>,
-    /// True if this process has to connect to executors of TGTs with a handle.
+    /// True if this process has to connect to executors of TGTs on which it has a handle.
     pub(super) watches: bool,
 }
 
@@ -96,8 +96,8 @@ impl Takeovers {
 }
 
 impl Sharing {
-    /// Takes over the TGTs of a dead member, completes the placements that the member has not answered, and closes its
-    /// handles.
+    /// Takes over the TGTs of a dead member, completes the placements that the member has not answered, and closes the
+    /// member's handles.
     pub(super) fn take_over_from(
         &mut self,
         shard: &mut Shard,
@@ -187,7 +187,7 @@ impl Sharing {
     }
 }
 
-/// Opens the route of a TGT that another process executed, if the TGT is connected. The index of the route's source is
+/// Opens the route for a TGT that another process executed, if the TGT is connected. The index of the route's source is
 /// looked up in this device's GID table.
 fn open_route(
     shard: &mut Shard,

@@ -2,7 +2,7 @@
 //!
 //! Owns the mapping from files to domains (contract A1 to A7). For UDP, the registry of the host holds the mapping for
 //! all processes of one user in one network namespace, since their devices act as the one device `trunkline0` (contract
-//! A2). A device on a network in process has a separate table. A domain exists while an open handle, an SRQ or a TGT
+//! A2). A device on an in-process network has a separate table. A domain exists while an open handle, an SRQ or a TGT
 //! holds its `Arc`.
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ impl Domain {
         self.number
     }
 
-    /// Returns the domain's number among all members of the host; `None` if no file names the domain. TGTs of
+    /// Returns the domain's number among all members of the host; `None` if the domain is not named by a file. TGTs of
     /// a domain that a file names are shared.
     pub(in crate::device) fn shared(&self) -> Option<u64> {
         self.claim.as_ref().map(DomainClaim::id)
@@ -63,8 +63,8 @@ impl DomainTable {
         Self { table: Mutex::default(), host }
     }
 
-    /// Opens a domain according to the table of contract A5. Look-up and creation are one step under one lock
-    /// (contract A4); for members of a host it is the host's lock.
+    /// Opens a domain according to the table of contract A5. Look-up and creation are one step under one lock (contract
+    /// A4), which is the host's lock for members of a host.
     pub(in crate::device) fn open(
         &self,
         file: Option<BorrowedFd<'_>>,

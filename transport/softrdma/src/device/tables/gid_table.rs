@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{Gid, GidEntry, GidKind};
 
-/// Maximum number of entries, since address handles have one byte for an index. IPv4 loopback addresses are added when
-/// they are first used.
+/// Maximum number of entries, since an address handle has one byte for the index. IPv4 loopback addresses are added
+/// when they are first used.
 pub(in crate::device) const MAX_ENTRIES: usize = 256;
 /// Maximum number of addresses of the host.
 const MAX_OF_HOST: usize = MAX_ENTRIES / 2;
@@ -71,8 +71,8 @@ impl GidTable {
         Ok(())
     }
 
-    /// Updates the table to the addresses `found`, which are all addresses of the host. Returns the first newly omitted
-    /// address, and the number of newly omitted addresses.
+    /// Updates the table from `found`, which lists all addresses of the host. Returns the first newly omitted address,
+    /// and the number of newly omitted addresses.
     fn follow(&mut self, found: &[IpAddr]) -> Option<(IpAddr, u64)> {
         let mut first_left_out = None;
         let left_out_before = self.left_out_count;

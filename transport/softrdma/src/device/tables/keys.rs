@@ -51,8 +51,8 @@ const REST: usize = 64;
 
 /// The table of registered memory.
 ///
-/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot has
-/// another generation, so a key becomes invalid with its region, and peers cannot derive other keys from known keys.
+/// A key encodes a slot and its generation, permuted with a secret of the device. Each registration in a slot has a
+/// different generation, so a key becomes invalid with its region, and peers cannot derive other keys from known keys.
 /// The permutation is computed only at registration, since accesses look up regions by key.
 #[derive(Debug)]
 pub(in crate::device) struct Keys {
@@ -144,8 +144,8 @@ impl Keys {
 }
 
 impl Slots {
-    /// Takes a slot for a new key. A freed slot is reused only after others were freed, so that, together with the
-    /// generation, a key is not reused soon.
+    /// Takes a slot for a new key. A freed slot is reused only after other slots were freed, and with a new generation,
+    /// so that a key is not reused soon.
     fn take(&mut self) -> Result<u32, VerbsError> {
         let fresh = u32::try_from(self.generations.len()).ok().filter(|slot| *slot < self.most);
         if let Some(slot) = fresh.filter(|_| self.free.len() <= REST) {

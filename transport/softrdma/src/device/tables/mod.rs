@@ -31,8 +31,8 @@ pub(super) struct Tables {
     pub(super) keys: Keys,
     /// SRQs by number.
     pub(super) srqs: Srqs,
-    /// Number of completions that were lost because a CQ was full. Each shard compares it with the number
-    /// that it has handled.
+    /// Number of completions that were lost because a CQ was full. Each shard compares this number with the number of
+    /// lost completions that it has handled.
     overflows: AtomicU64,
 }
 

@@ -62,8 +62,8 @@ impl Numbers {
         }
     }
 
-    /// Takes the next number for a shard. Skips 0 and 1, the special QPs, and all ones, which is multicast. A device
-    /// that uses all numbers also skips numbers for which `taken` returns true.
+    /// Takes the next number for a shard. Skips 0 and 1, the special QPs, and all ones, the multicast QP. A device that
+    /// uses all numbers also skips numbers for which `taken` returns true.
     pub(in crate::device) fn take(
         &mut self,
         shard: u8,

@@ -31,7 +31,7 @@ impl Random {
         Self::with(self.keys())
     }
 
-    /// Returns the key of a permutation.
+    /// Returns a random key for a permutation.
     pub(in crate::device) fn keys(&mut self) -> [u64; 2] {
         [self.next(), self.next()]
     }

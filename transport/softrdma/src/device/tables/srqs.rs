@@ -26,7 +26,7 @@ use trunkline_verbs::{
     AsyncEventKind, AsyncSubject, PostError, ReceiveRequest, SrqAttributes, SrqNumber, VerbsError,
 };
 
-/// Number of receives lent at once.
+/// Number of receives lent to a shard in one batch.
 const LENT_AT_ONCE: usize = 8;
 
 /// Domain and CQ of an XRC SRQ.
@@ -51,7 +51,7 @@ pub(in crate::device) struct Srq {
     limit: AtomicU32,
     /// Context returned in events.
     context: u64,
-    /// True once the SRQ was destroyed.
+    /// True once the SRQ is destroyed.
     is_gone: AtomicBool,
 }
 
@@ -119,7 +119,7 @@ impl Srq {
         self.receives.with_home(|queue| post_all(queue, requests))
     }
 
-    /// Returns the sizes and the limit.
+    /// Returns the queue's sizes and its limit.
     pub(in crate::device) fn query(&self) -> Result<SrqAttributes, VerbsError> {
         self.present()?;
         let count = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
@@ -156,7 +156,7 @@ impl Srq {
         Ok(())
     }
 
-    /// Puts the SRQ in error if its CQ has lost a completion (contract G10).
+    /// Moves the SRQ to the error state if its CQ has lost a completion (contract G10).
     fn end_if_overflowed(&self, events: &AsyncEvents) {
         if !self.xrc.as_ref().is_some_and(|xrc| xrc.cq.is_overflowed()) {
             return;
@@ -271,7 +271,7 @@ impl Srqs {
         self.table.keys().iter().map(posted).sum()
     }
 
-    /// Puts XRC SRQs whose CQ has lost a completion in error (contract G10). Senders see them as empty.
+    /// Moves XRC SRQs whose CQ has lost a completion to the error state (contract G10). Senders see them as empty.
     pub(in crate::device) fn end_overflowed(&self, reading: &Reading<'_>, events: &AsyncEvents) {
         for number in self.table.keys() {
             if let Some(srq) = self.get(reading, number) {

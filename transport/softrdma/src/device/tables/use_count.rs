@@ -36,7 +36,7 @@ impl UseCount {
     /// Marks the object as destroyed.
     ///
     /// # Errors
-    /// [`VerbsError::Busy`] with `why` while there are users, [`VerbsError::Gone`] if it was already
+    /// Returns [`VerbsError::Busy`] with `why` while the object has users, or [`VerbsError::Gone`] if it was already
     /// destroyed.
     pub(in crate::device) fn retire(&self, why: &'static str) -> Result<(), VerbsError> {
         // SYNC: use_count

@@ -6,7 +6,7 @@
 //!
 //! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
-//! | leaves the work to a poller that is awake | the waker, for one tick | nobody: a deadline is missed by two ticks at most |
+//! | leaves the work to a poller that is awake | the waker, for one tick | nobody; deadlines are met at most two ticks late |
 //! | leaves the work to a poller that sleeps for the shard | the waker, for a tick that doubles | the poller |
 //! | does the work | the waker and the descriptors | the machine, until the shard's next deadline |
 //!
@@ -31,8 +31,8 @@ use trunkline_machine::{Machine, Running, Sleeper, Turn, WatchSet};
 use trunkline_verbs::Time;
 use trunkline_verbs::descriptors::above_stdio;
 
-/// Minimum time without a poll after which the background machine takes over. It is longer than a slice of
-/// the scheduler, usually 4 ms, so that a poller that waits for its core keeps the work.
+/// Minimum time without a poll after which the background machine takes over. It is longer than a time slice of the
+/// scheduler, usually 4 ms, so that a poller that waits for its core keeps the work.
 const TICK: Duration = Duration::from_millis(8);
 /// Longest tick, reached by doubling while a poller sleeps for the shard. If the poller wakes and then stops polling,
 /// the machine takes over after at most two such ticks, while peers still retry.
@@ -217,8 +217,8 @@ impl Machine for ShardMachine {
         sleeper.is_woken() || (self.step == Step::Sleep && arrived())
     }
 
-    /// Returns true if the machine should be awake, because it ticks although it has the work, or the shard
-    /// has work without a pending wake-up.
+    /// Returns true if the machine should be awake, because it waits for a tick although the work was handed to it, or
+    /// because the shard has work without a pending wake-up.
     fn is_due(&self) -> bool {
         match self.step {
             Step::Tick => self.lock.progress.has_handed_over(),
@@ -248,12 +248,12 @@ impl Descriptors {
         Ok(Self { quiet, full, events: Events::with_capacity(16), watched: WatchSet::default() })
     }
 
-    /// Sleeps for a tick; returns true if the waker was written.
+    /// Sleeps for a tick. Returns true if the waker was written.
     fn tick(&mut self, timeout: Option<Duration>) -> bool {
         sleep_on(&mut self.quiet, &mut self.events, timeout)
     }
 
-    /// Sleeps until the waker is written or packets arrive; returns true if the waker was written.
+    /// Sleeps until the waker is written or packets arrive. Returns true if the waker was written.
     fn sleep(&mut self, timeout: Option<Duration>) -> bool {
         let timeout = self.watched.limit(timeout);
         sleep_on(&mut self.full, &mut self.events, timeout)

@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// Records, in the child of a fork, that there is no background thread. Returns the waker.
+    /// Records, in the child of a fork, that the background thread does not exist. Returns the waker.
     pub(in crate::device) fn forked(&self) -> BorrowedFd<'_> {
         self.orphan.store(true, Ordering::Relaxed);
         self.waker.descriptor().as_fd()

@@ -28,8 +28,8 @@ pub(in crate::device) fn event_fd() -> io::Result<EventFd> {
     above_stdio(|| Ok(EventFd::from_value_and_flags(0, flags)?))
 }
 
-/// Locks a mutex, even if a thread panicked while it held the lock: the values under these locks are
-/// consistent between any two statements.
+/// Locks a mutex, even if a thread panicked while it held the lock, since the values under these locks are consistent
+/// between any two statements.
 pub(in crate::device) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -41,7 +41,7 @@ impl<T> Signal<T> {
         Ok(Self { events: Mutex::new(VecDeque::new()), fd, bound })
     }
 
-    /// Adds an event; returns it if the queue is full.
+    /// Adds an event. Returns it if the queue is full.
     pub(in crate::device) fn push(&self, event: T) -> Result<(), T> {
         let mut events = lock(&self.events);
         if events.len() >= self.bound {

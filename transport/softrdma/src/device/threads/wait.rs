@@ -27,7 +27,7 @@ pub(in crate::device) struct ShardWait {
 }
 
 impl ShardWait {
-    /// Creates the wait of a poller, which `wake` wakes. Returns `None` if the shard has another such poller.
+    /// Creates the wait of a poller that is woken by `wake`. Returns `None` if the shard has another such poller.
     pub(in crate::device) fn new(
         core: Arc<Core>,
         home: ShardIndex,

@@ -1,4 +1,4 @@
-//! Requests of the operator to remove devices, recorded as files in the members' folder.
+//! The operator's requests to remove devices, recorded as files in the members' folder.
 //!
 //! Owns these files. Only devices that were opened as removable check them, a few times per second. The requests
 //! serve to test how programs react to the removal of their device, for example by `rdma link delete`.
@@ -19,9 +19,9 @@ const NAME: &str = "away";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceList {
-    /// Addresses at which devices have listeners or QPs, with the number of devices at each.
+    /// Addresses at which devices hold UDP ports, with the number of devices at each.
     pub in_use: BTreeMap<IpAddr, usize>,
-    /// UDP ports at these addresses, with one set per device.
+    /// UDP ports that devices hold at these addresses, in one set per device.
     pub ports: BTreeMap<IpAddr, Vec<BTreeSet<u16>>>,
     /// Addresses whose removable devices are taken away.
     pub away: BTreeSet<IpAddr>,
@@ -29,11 +29,11 @@ pub struct DeviceList {
     pub all_away: bool,
 }
 
-/// Lists the software devices that are in use or taken away.
+/// Lists the software devices that are in use or taken away. If `directory` is `None`, the runtime directory comes from
+/// the environment.
 ///
 /// # Errors
-/// Fails if the runtime directory, which `None` takes from the environment, cannot be used, or does not exist
-/// ([`HostError::Absent`]).
+/// Fails if the runtime directory cannot be used, or does not exist ([`HostError::Absent`]).
 pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     let Some(folder) = existing_folder(directory)? else { return Ok(DeviceList::default()) };
     let ports = Host::join(directory)?.ports_in_use();
@@ -53,11 +53,11 @@ pub fn list_devices(directory: Option<&Path>) -> Result<DeviceList, HostError> {
     Ok(list)
 }
 
-/// Takes away the removable devices at an address, or at all addresses if it is `None`. Returns true if they
-/// were present.
+/// Takes away the removable devices at an address, or at all addresses if `address` is `None`. Returns false if they
+/// were already taken away.
 ///
 /// # Errors
-/// Fails if the runtime directory, which `None` takes from the environment, cannot be used.
+/// Fails if the runtime directory cannot be used.
 pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
     let path = namespace_folder(directory)?.join(name(address));
     let was_there = !path.exists();
@@ -65,11 +65,11 @@ pub fn take_away(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bo
     Ok(was_there)
 }
 
-/// Puts back the devices that [`take_away`] removed at the same address, or all devices if it is `None`.
-/// Returns true if they were away.
+/// Puts back the devices that [`take_away`] removed at the same address, or all devices if `address` is `None`. Returns
+/// true if they were taken away.
 ///
 /// # Errors
-/// Fails like [`list_devices`].
+/// Fails under the same conditions as [`list_devices`].
 pub fn put_back(directory: Option<&Path>, address: Option<IpAddr>) -> Result<bool, HostError> {
     let Some(folder) = existing_folder(directory)? else { return Ok(false) };
     let Some(address) = address else { return put_all_back(&folder) };

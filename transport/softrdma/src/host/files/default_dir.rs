@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn free_name_is_used_without_suffix_and_empty_directory_serves() {
+    fn free_name_and_empty_directory_are_used_without_suffix() {
         let folder = Folder::new().unwrap();
         let directory = directory(&folder);
         assert_eq!(directory.choose(INSIDE).unwrap(), directory.plain_path());

@@ -5,10 +5,10 @@
 //! old files has removed the lock file, it is created again. Called by `member`, and by `tidy` for other
 //! folders.
 //!
-//! A holder keeps the lock for microseconds, unless it is stopped, for example by SIGSTOP. The lock file
-//! names its holder. If one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the
-//! file, and a new file replaces it. The old holder may continue later, so records must stay valid when two
-//! members change them at once.
+//! A holder keeps the lock for microseconds, unless it is stopped, for example by SIGSTOP. The lock file names its
+//! holder. If one holder has kept the lock for [`PAUSES`] pauses, a member that waits renames the file, and a new file
+//! replaces it. The old holder may continue later, so records must stay valid when two members change them
+//! simultaneously.
 #![forbid(unsafe_code)]
 
 use super::private_file::{is_at, open_private};
@@ -29,7 +29,7 @@ use trunkline_verbs::headroom;
 pub(in crate::host) const NAME: &str = "lock";
 /// Prefix of the names of lock files whose holders were stopped. The inode number of the file follows.
 const REPLACED: &str = "lock.";
-/// Number of attempts to lock the file after which the thread only yields.
+/// Number of first attempts to lock the file that are followed by a yield instead of a pause.
 const YIELDS: u32 = 100;
 /// Number of pauses, each of one millisecond, after which a holder counts as stopped.
 const PAUSES: u32 = 500;
@@ -200,8 +200,8 @@ impl FolderLock {
     }
 }
 
-/// Writes this process into a lock file that it has locked. Without this, a lock that several members take in
-/// turn would look like a lock that one member keeps.
+/// Records this process as the holder in a lock file that it has locked. Without this, a lock that several members take
+/// in turn would look like a lock that one member keeps.
 fn name_holder(file: &File) {
     // A write beyond the limit on file sizes would end the process with SIGXFSZ.
     if headroom::check_file(size_of::<Holder>() as u64).is_err() {
@@ -254,7 +254,7 @@ pub(in crate::host) fn is_in_place(lock: &FolderLock, held: &Locked<'_>) -> io::
     }
 }
 
-/// Takes the lock of a folder; returns `None` if it is held.
+/// Takes the lock of a folder. Returns `None` if it is held.
 pub(in crate::host) fn try_lock(folder: &Path) -> Option<Flock<File>> {
     let file = open_private(AT_FDCWD, &folder.join(NAME)).ok()?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()

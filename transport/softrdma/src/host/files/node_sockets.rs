@@ -37,7 +37,7 @@ const UNFINISHED_FOR: Duration = Duration::from_secs(60);
 const MAX_ANSWERS: usize = 16;
 /// Maximum number of sockets that a starting node checks, to remove the sockets of dead nodes.
 const MAX_EXAMINED: usize = 16;
-/// Maximum number of nodes queried at once. Each takes a descriptor.
+/// Maximum number of nodes queried concurrently. Each takes a descriptor.
 const MAX_ASKED: usize = 64;
 
 /// Maximum size of a node's description, in bytes.
@@ -55,8 +55,8 @@ pub enum NodeRequest {
 }
 
 impl NodeRequest {
-    /// Prefix of the abstract name of a socket that requests the record. A socket that requests the status
-    /// has no name.
+    /// Prefix of the abstract name of a socket that requests the record. A socket that requests the status does not
+    /// have a name.
     const RECORD: &[u8] = b"trunkline-record-";
 
     /// Returns the address of the client's socket for the request. `random` makes it unique.

@@ -25,7 +25,7 @@ const OF_ANOTHER_USER: &str = "belongs to another user";
 /// Fault of a directory that other users can access.
 const OPEN: &str = "is open to other users";
 
-/// Opens a file for reading and writing, or creates it. A relative path starts at `directory`.
+/// Opens a file for reading and writing, or creates it. A relative path is resolved against `directory`.
 pub(in crate::host) fn open_private(directory: BorrowedFd<'_>, path: &Path) -> io::Result<File> {
     let mode = Mode::from_bits_truncate(MODE);
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -114,8 +114,8 @@ pub(in crate::host) fn is_private_directory(path: &Path) -> Result<bool, HostErr
     Ok(true)
 }
 
-/// Returns the reason why a file is not accepted; `None` for a directory of this user to which no other user
-/// can write.
+/// Returns the reason why a file is not accepted; `None` for a directory of this user to which other users cannot
+/// write.
 pub(in crate::host) fn fault(found: &Metadata) -> Option<&'static str> {
     // Report another owner first, since this user may be unable to remove the file.
     if found.uid() != geteuid().as_raw() {

@@ -29,7 +29,7 @@ impl FolderName {
     const PREFIX: &str = "net-";
     const UNKNOWN: &str = "any";
 
-    /// Parses a name that [`fmt::Display`] wrote; returns `None` for any other text.
+    /// Parses a name that [`fmt::Display`] wrote. Returns `None` for any other text.
     pub(in crate::host) fn parse(text: &str) -> Option<Self> {
         let (namespace, format) = text.strip_prefix(Self::PREFIX)?.split_once('.')?;
         let namespace = if namespace == Self::UNKNOWN { None } else { Some(namespace.parse::<u64>().ok()?) };
@@ -57,7 +57,7 @@ impl fmt::Display for FolderName {
 
 /// Returns the folder of this process's network namespace, and creates it if it does not exist.
 ///
-/// `named` is a directory that the program chose. Otherwise it is taken from the environment:
+/// `named` is the runtime directory, if the program chose one. Otherwise the directory comes from the environment:
 /// `TRUNKLINE_RUNTIME_DIR`, `XDG_RUNTIME_DIR`, or the directory for temporary files.
 pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf, HostError> {
     let name = FolderName::of_this_thread().to_string();
@@ -70,8 +70,8 @@ pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf,
     Ok(folder)
 }
 
-/// Returns the folder as [`namespace_folder`] does, without creating it; `None` if this network namespace has
-/// no folder in the directory.
+/// Returns the folder like [`namespace_folder`], but does not create it. Returns `None` if the directory does not
+/// contain a folder for this network namespace.
 ///
 /// # Errors
 /// [`HostError::Absent`] if the directory does not exist.
@@ -80,7 +80,7 @@ pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<Pa
     Ok(is_private_directory(&folder)?.then_some(folder))
 }
 
-/// Returns the runtime directory, which `None` takes from the environment, without creating it.
+/// Returns the runtime directory without creating it. If `named` is `None`, the directory comes from the environment.
 ///
 /// # Errors
 /// Returns [`HostError::Absent`] if the directory does not exist, and other errors if it cannot be used.
@@ -207,7 +207,7 @@ mod tests {
             std::fs::set_permissions(&open, Permissions::from_mode(mode)).unwrap();
             let text = refusal(&open);
             assert!(text.contains("open to other users") && text.contains("TRUNKLINE_RUNTIME_DIR"), "{text}");
-            // Files in a directory that other users can write to may be theirs.
+            // Files in a directory that other users can write to may belong to those users.
             assert_eq!(text.contains("`chmod 700`"), mode == 0o755, "{text}");
         }
         std::fs::set_permissions(&open, Permissions::from_mode(0o700)).unwrap();

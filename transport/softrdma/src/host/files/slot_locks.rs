@@ -76,10 +76,10 @@ pub(in crate::host) fn holds_lock(folder: BorrowedFd<'_>, slot: u16, marks: Opti
     }
 }
 
-/// Locks on single bytes of the registry, one for each living member, in addition to the lock on its slot.
-/// The locks are checked through the open file, so a process that has changed its user or its root directory,
-/// or that has no descriptor left, can still check them. All members of a registry share its file, even if
-/// its path has changed. A forked child shares the open file, and so the lock of its parent.
+/// Locks on single bytes of the registry, one for each living member, in addition to the lock on its slot. The locks
+/// are checked through the open file, so a process that has changed its user or its root directory, or that is out of
+/// descriptors, can still check them. All members of a registry share its file, even if its path has changed. A forked
+/// child shares the open file, and so the lock of its parent.
 #[derive(Debug)]
 pub(in crate::host) struct Marks(File);
 

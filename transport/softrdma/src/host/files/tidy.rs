@@ -1,9 +1,9 @@
 //! Removal of folders whose network namespaces no longer exist.
 //!
-//! Otherwise the registry of a namespace that was used once would occupy memory forever. Called when a member
-//! joins, in any namespace. A folder is removed if all its members are dead and the last member joined at least
-//! an hour ago. A member that joins during the removal detects the removal, and joins again. Each call examines
-//! a limited number of folders, and the next call continues.
+//! Without this, the registry of a namespace that was used once would occupy memory forever. Called when a member
+//! joins, in any namespace. A folder is removed if all its members are dead and the last member joined at least an hour
+//! ago. A member that joins during the removal detects the removal, and joins again. Each call examines a limited
+//! number of folders, and the next call continues.
 #![forbid(unsafe_code)]
 
 use super::folder_lock::try_lock;
@@ -15,15 +15,15 @@ use std::time::Duration;
 
 /// Minimum time since the last member joined before a folder is removed.
 const UNUSED: Duration = Duration::from_secs(3600);
-/// Maximum numbers of folders that one call examines and removes. A folder contains up to some thousand files.
+/// Maximum numbers of folders that one call examines and removes. A folder contains up to a few thousand files.
 const MAX_EXAMINED: usize = 256;
 const MAX_REMOVED: usize = 8;
 /// Prefix of the name of a folder during its removal. The folder is renamed first, so that a process that
 /// joins creates a new folder. If the removing process dies, the next call continues.
 const REMOVED: &str = "removed-";
 
-/// Removes unused folders next to `own`. `random` selects the folder with which the search starts, so that
-/// folders that must stay do not always use up the search.
+/// Removes unused folders next to `own`. `random` selects the folder with which the search starts, so that folders that
+/// must stay do not exhaust every search.
 pub(in crate::host) fn remove_unused(own: &Path, random: u64) {
     let Some(siblings) = own.parent().and_then(|root| std::fs::read_dir(root).ok()) else { return };
     let folders = siblings.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
@@ -44,7 +44,7 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-/// Removes a folder if it is unused; returns false if it is in use.
+/// Removes a folder if it is unused. Returns false if it is in use.
 fn remove_if_unused(folder: &Path) -> bool {
     let Some(name) = folder.file_name().and_then(OsStr::to_str) else { return false };
     if name.starts_with(REMOVED) {

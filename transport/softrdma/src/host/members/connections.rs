@@ -1,22 +1,22 @@
 //! The sockets for messages between members.
 //!
-//! Owns a listening socket per member, and the connections, which are opened when needed. Each connection
-//! carries messages in one direction, from the member that opened it. A member that has changed its user or
-//! root directory after joining cannot open connections, and sends on the connections that other members
-//! opened. Called only by [`Members`](super::Members). Calls never block. A message for which the socket has no
-//! room is dropped and counted, and retransmission repairs the loss.
+//! Owns a listening socket per member, and the connections, which are opened when needed. Each connection carries
+//! messages in one direction, from the member that opened it. A member that has changed its user or root directory
+//! after joining cannot open connections, and sends on the connections that other members opened. Called only by
+//! [`Members`](super::Members). Calls never block. A message for which the socket lacks room is dropped and counted,
+//! and retransmission repairs the loss.
 //!
 //! ```text
 //! connection:  hello, message, message ...
 //! hello:       magic 4, slot of sender 2, slot of receiver 2, generation of each 4 + 4
 //! message:     kind 1, body
 //! ```
-//! If the system has no descriptor or memory for a connection, attempts are suspended until a later time. This
-//! is logged once. Work that needs no new connection continues.
+//! If the system lacks descriptors or memory for a connection, attempts are suspended until a later time. This is
+//! logged once. Work that does not need a new connection continues.
 //!
-//! The end of a connection with a member shows that the member has died or left. Only processes of this user
-//! can connect (SO_PEERCRED, and the folder is closed to others). Their messages are checked nevertheless: form
-//! and length here, and the content by the reader of each kind.
+//! The end of a connection with a member shows that the member has died or left. Only processes of this user can
+//! connect (SO_PEERCRED, and the folder is closed to others). Their messages are still checked. This module checks form
+//! and length, and the reader of each kind checks the content.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -80,10 +80,10 @@ enum ConnectionPeer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shortage {
     None,
-    /// The system refuses them. There are no attempts, and the listener is not watched, until
-    /// [`Connections::resume`].
+    /// The system refuses the resources. Connections are not attempted, and the listener is not watched, until
+    /// [`Connections::resume`] is called.
     Now,
-    /// The system refused them earlier, and no attempt has succeeded since then.
+    /// The system refused the resources earlier, and all attempts since then have failed.
     Before,
 }
 
@@ -91,7 +91,7 @@ enum Shortage {
 struct Connection {
     socket: Socket,
     peer: ConnectionPeer,
-    /// True if the member accepts no more messages. The member counts as lost when this connection is empty.
+    /// True if the member no longer accepts messages. The member counts as lost when this connection is empty.
     ends_when_empty: bool,
     /// A time at which the connection already existed.
     made: Ticks,
@@ -108,7 +108,7 @@ pub(super) struct Connections {
     /// Keys of readable sockets. Each is read in turn until it is empty.
     readable: VecDeque<u64>,
     lost: VecDeque<MemberId>,
-    /// Members that accept no more messages, and whose connections to this member may not be accepted yet.
+    /// Members that no longer accept messages, and whose connections to this member may not be accepted yet.
     ending: Vec<MemberId>,
     /// Buffer for one message. It has one extra byte, which is used if a message is too long.
     buffer: Vec<u8>,
@@ -166,7 +166,7 @@ impl Connections {
     /// Sends a message whose body is the concatenation of the parts.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is then dropped and counted.
+    /// Returns [`Undelivered`]. The message is then dropped and counted.
     pub(super) fn send(&mut self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if bytes > MAX_MESSAGE_BYTES || parts.len() > MAX_PARTS {
@@ -183,7 +183,7 @@ impl Connections {
     /// Sends a message with an area of this member.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is then dropped and counted.
+    /// Returns [`Undelivered`]. The message is then dropped and counted.
     pub(super) fn hand_over(
         &mut self,
         to: MemberId,
@@ -240,8 +240,8 @@ impl Connections {
         socket::process_of(&self.connections.get(*key)?.socket)
     }
 
-    /// Returns the process that listens in a member's slot. A connection from the member is no proof of
-    /// identity, because the name in its hello is not checked.
+    /// Returns the process that listens in a member's slot. A connection from the member does not prove the identity,
+    /// because the name in its hello is not checked.
     pub(super) fn listening(&mut self, member: MemberId) -> Option<Listening> {
         let key = self.connection_to(member).ok()?;
         let connection = self.connections.get(key)?;
@@ -295,7 +295,7 @@ impl Connections {
         self.counts.list(into);
     }
 
-    /// Fetches the readable sockets; returns false if there are none.
+    /// Fetches the readable sockets. Returns false if there are none.
     fn fetch_readable(&mut self) -> bool {
         let mut events = [EpollEvent::empty(); EVENTS];
         // If the call was interrupted, the next one reports the events.
@@ -458,8 +458,8 @@ impl Connections {
         self.readable.push_back(LISTENER);
     }
 
-    /// Reads one message of a connection. Returns the sender, the length in the buffer, and the descriptor
-    /// sent with the message, if any.
+    /// Reads one message from a connection. Returns the sender, the length in the buffer, and the descriptor sent with
+    /// the message, if any.
     fn read(&mut self, readable: u64) -> Option<(MemberId, usize, Option<OwnedFd>)> {
         let key = usize::try_from(readable).ok()?;
         let connection = self.connections.get(key)?;
@@ -538,9 +538,9 @@ impl Connections {
         }
     }
 
-    /// Reports the end of a member that accepts no more messages, after the messages that it has sent. A
-    /// member that exits sends its last messages before its sockets close. The sockets close in any order,
-    /// and one of its connections may not be accepted yet.
+    /// Reports the end of a member that no longer accepts messages, after the messages that it has sent. A member that
+    /// exits sends its last messages before its sockets close. The sockets close in any order, and one of its
+    /// connections may not be accepted yet.
     fn end_after_last_messages(&mut self, member: MemberId) {
         match self.from.get(&member).copied() {
             Some(key) => self.empty(key),

@@ -1,7 +1,7 @@
 //! Messages between the members of one host.
 //!
-//! [`Members`] owns this member's connections with other members, and the messages for the device that were read
-//! but not taken yet. The link's relay exchanges datagrams with other members through it, and the device all
+//! [`Members`] owns this member's connections with other members, and the messages for the device that were read but
+//! not taken yet. The link's relay uses it to exchange datagrams with other members, and the device uses it for all
 //! other messages. Each call takes a lock for a bounded time, and does not wait for another member.
 #![forbid(unsafe_code)]
 
@@ -133,7 +133,7 @@ impl Members {
     /// Sends a message whose body is the concatenation of the parts.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is then dropped and counted.
+    /// Returns [`Undelivered`]. The message is then dropped and counted.
     pub(crate) fn send(&self, to: MemberId, kind: u8, parts: &[&[u8]]) -> Result<(), Undelivered> {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.send(to, kind, parts),
@@ -144,7 +144,7 @@ impl Members {
     /// Sends a message with an area of this member.
     ///
     /// # Errors
-    /// [`Undelivered`]; the message is then dropped and counted.
+    /// Returns [`Undelivered`]. The message is then dropped and counted.
     pub(crate) fn hand_over(
         &self,
         to: MemberId,
@@ -158,8 +158,8 @@ impl Members {
         }
     }
 
-    /// Ensures that the death of a member is reported as a loss, even if the member is already dead. Returns
-    /// false if that is not possible now; call it again later.
+    /// Ensures that the death of a member is reported as a loss, even if the member is already dead. Returns false if
+    /// the member cannot be watched now; call the function again later.
     pub(crate) fn watch(&self, member: MemberId) -> bool {
         match &mut self.lock().way {
             Way::Sockets(connections) => connections.watch(member),
@@ -185,7 +185,7 @@ impl Members {
         }
     }
 
-    /// Returns the pid of a member that is connected with this one; `None` on a simulated host.
+    /// Returns the pid of a member that is connected to this one; `None` on a simulated host.
     pub(crate) fn process_of(&self, member: MemberId) -> Option<u32> {
         match &self.lock().way {
             Way::Sockets(connections) => connections.process_of(member),
@@ -193,8 +193,8 @@ impl Members {
         }
     }
 
-    /// Returns this process's effective uid if the process of a member has the same uid, in this user
-    /// namespace. Connects to the member.
+    /// Returns this process's effective uid if a member's process has the same uid in this user namespace. Connects to
+    /// the member.
     pub(crate) fn user_of(&self, member: MemberId) -> Option<u32> {
         let process = match &mut self.lock().way {
             Way::Sockets(connections) => connections.listening(member)?,

@@ -38,7 +38,7 @@ impl Ticks {
 pub(super) struct Listening {
     uid: u32,
     pid: u32,
-    /// `None` if the system provides no pidfd.
+    /// `None` if the system does not provide a pidfd.
     pidfd: Option<OwnedFd>,
     /// A time at which the connection already existed.
     made: Ticks,
@@ -69,8 +69,8 @@ impl Listening {
     }
 }
 
-/// Returns true if a uid is the uid `own`. The overflow uid is never accepted, since it stands for all users
-/// without a number in this namespace.
+/// Returns true if a uid is the uid `own`. The overflow uid is never accepted, since it stands for all users that are
+/// not mapped in this namespace.
 fn is_own_user(uid: u32, own: u32, overflow: u32) -> bool {
     uid == own && uid != overflow
 }
@@ -80,7 +80,7 @@ fn is_like_us_by_pidfd(pidfd: &OwnedFd, own: u32) -> bool {
     let path = format!("/proc/thread-self/fdinfo/{}", pidfd.as_raw_fd());
     // The PID is negative after the process has exited, and 0 if the process is not visible in this `/proc`.
     let pid = || number_after("Pid:", 0, &fs::read_to_string(&path).ok()?).filter(|pid| *pid != 0);
-    // The PID belongs to the process at both reads, and so in between.
+    // The PID belongs to the process at both reads, and therefore between them.
     pid().is_some_and(|first| is_like_us(first, own) && pid() == Some(first))
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn process_started_after_connection_is_another_one() {
+    fn process_started_after_connection_is_refused() {
         let stat = |start| format!("12 (a) (b) S {} {start} 0 0", ["1"; 18].join(" "));
         let began = [199, 200, 201].map(|start| began_before(stat(start).as_bytes(), Ticks(200)));
         assert_eq!(began, [true, false, false]);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_or_invisible_process_has_no_pid() {
+    fn pid_of_ended_or_invisible_process_is_refused() {
         let pid = |text| number_after("Pid:", 0, text).filter(|pid| *pid != 0);
         let [alive, ended, invisible] = ["NSpid:\t7\nPid:\t12\n", "Pid:\t-1\n", "Pid:\t0\n"].map(pid);
         assert_eq!((alive, ended, invisible), (Some(12), None, None));

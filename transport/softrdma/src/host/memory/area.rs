@@ -131,7 +131,7 @@ impl Areas {
     /// Maps another member's area.
     ///
     /// # Errors
-    /// Fails if the area has another length, is not sealed or has no memory reserved, or if the system or a
+    /// Fails if the area has another length, is not sealed or does not have memory reserved, or if the system or a
     /// limit of this process does not allow the mapping.
     pub(crate) fn map(&self, handle: AreaHandle, length: usize) -> Result<MappedArea, &'static str> {
         has_room(length)?;
@@ -167,7 +167,7 @@ impl OwnArea {
         }
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the area.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         // In a simulation, each word is a separate store.
         let permitted = self.permit(bytes.len().div_ceil(8)).saturating_mul(8).min(bytes.len());
@@ -175,7 +175,7 @@ impl OwnArea {
         debug_assert_eq!(written, Ok(()), "own offsets are inside");
     }
 
-    /// Copies `length` bytes in, from offset `at` of another memory.
+    /// Copies `length` bytes into the area from offset `at` of another memory.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`] if the range is outside the other memory.
@@ -195,7 +195,7 @@ impl OwnArea {
         self.bytes.memory().load(offset).unwrap_or(0)
     }
 
-    /// Copies bytes out, for messages from a member to itself.
+    /// Copies bytes out of the area, for messages from a member to itself.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let read = self.bytes.memory().read(offset, into);
         debug_assert_eq!(read, Ok(()), "own offsets are inside");
@@ -241,7 +241,7 @@ impl MappedArea {
         self.bytes.memory().load(offset).unwrap_or(0)
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the area.
     pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
         let read = self.bytes.memory().read(offset, into);
         debug_assert_eq!(read, Ok(()), "own offsets are inside");

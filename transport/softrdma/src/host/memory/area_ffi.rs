@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trunkline_verbs::Memory;
 use trunkline_verbs::descriptors::{above_stdio, lift};
 
-/// Seals of an area's file: its length is fixed, and its bytes can be changed only by its creator, through
-/// the existing mapping.
+/// Seals of an area's file. They fix the file's length, and allow changes to its bytes only through the creator's
+/// existing mapping.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE;
 /// Size of the page that holds the word of [`Fork`].
 const PAGE: usize = 4096;
@@ -173,7 +173,7 @@ fn advise(start: NonNull<u8>, length: usize, advice: i32) -> io::Result<()> {
     }
 }
 
-/// Receives a message, and the first descriptor that came with it, if any. The kernel creates no others.
+/// Receives a message, and the first descriptor that came with it, if any. The kernel does not create others.
 pub(in crate::host) fn receive(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
@@ -191,7 +191,7 @@ pub(in crate::host) fn receive(
     // Exclude the padding. Otherwise the kernel would put a second descriptor there, which would not be
     // closed.
     message.msg_controllen = with_one_descriptor();
-    // SAFETY: the message's pointers lead to live buffers of the lengths next to them, which are not borrowed
+    // SAFETY: the message's pointers refer to live buffers of the lengths next to them, which are not borrowed
     // elsewhere.
     let received = unsafe {
         libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC)
@@ -276,7 +276,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use trunkline_testkit::runs_alone;
 
-    /// The only free number is 0, standard input, where no descriptor may stay.
+    /// The only free descriptor number is 0, standard input, which a received descriptor must not keep.
     #[test]
     fn message_arrives_without_descriptor_if_no_number_is_free() {
         if !runs_alone(module_path!(), "message_arrives_without_descriptor_if_no_number_is_free") {
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn receive_leaves_only_taken_descriptor_open() {
         let (sender, receiver) = UnixStream::pair().unwrap();
-        // The end of this stream shows that no copy of the other descriptor is open.
+        // The end of this stream shows that all copies of the other descriptor are closed.
         let (witness, mut end) = UnixStream::pair().unwrap();
         let sent = [witness.as_raw_fd(), witness.as_raw_fd(), witness.as_raw_fd()];
         for count in 1..=3 {

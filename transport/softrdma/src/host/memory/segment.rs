@@ -32,7 +32,7 @@ const LENGTH: usize = 8;
 /// or because a simulation has killed this process.
 pub(in crate::host) const ATTEMPTS: u32 = 1000;
 
-/// Number of stores of a process without a limit.
+/// Value of `stores_left` without a limit.
 const UNLIMITED: u64 = u64::MAX;
 
 /// A segment as accessed by one member.
@@ -179,7 +179,7 @@ impl Segment {
         segment.has_format(magic).then_some(segment)
     }
 
-    /// Writes the format of a new segment; checks the format of any other.
+    /// Writes the format of a new segment, or checks the format of an existing one.
     fn has_format(&self, magic: u64) -> bool {
         let length = self.length as u64;
         if self.word64(MAGIC).load(Ordering::Acquire) == 0 {
@@ -191,8 +191,8 @@ impl Segment {
             && self.word64(LENGTH).load(Ordering::Relaxed) == length
     }
 
-    /// Allocates a part of the segment in the file system, unless it is already allocated. Access to a page for
-    /// which the file system has no room would kill the process.
+    /// Allocates a part of the segment in the file system, unless it is already allocated. An access to a page for
+    /// which the file system lacks room would kill the process.
     pub(in crate::host) fn reserve(&self, start: usize, length: usize) -> Result<(), HostError> {
         let Memory::File(mapping) = &self.memory else { return Ok(()) };
         let Some(file) = &mapping.file else { return Ok(()) };
@@ -239,21 +239,21 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 
-    /// Returns the number of the next `stores` stores that take effect. It is less than `stores` only if a
-    /// simulation kills this process.
+    /// Returns how many of the next `stores` stores take effect. The result is less than `stores` only if a simulation
+    /// kills this process.
     pub(in crate::host) fn permit(&self, stores: usize) -> usize {
         let permitted = |life: &Life| usize::try_from(life.permit(stores as u64)).unwrap_or(stores);
         self.life().map_or(stores, permitted)
     }
 
-    /// Copies words out, one by one, so that a concurrent writer may tear the copy.
+    /// Copies words out of the segment, one by one, so that a concurrent writer may tear the copy.
     pub(crate) fn read(&self, offset: usize, into: &mut [u64]) {
         for (index, word) in into.iter_mut().enumerate() {
             *word = self.word64(offset + 8 * index).load(Ordering::Relaxed);
         }
     }
 
-    /// Copies words in, one by one.
+    /// Copies words into the segment, one by one.
     pub(crate) fn write(&self, offset: usize, from: &[u64]) {
         for (index, word) in from.iter().enumerate() {
             self.word64(offset + 8 * index).store(*word, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! XRC domains of all members, by inode.
 //!
-//! Owns the references of members to domains (contract A1 to A5, A12, A14). A domain has no record: it exists
-//! while a living member refers to it. A member that dies at any point therefore leaves a reference or none.
+//! Owns the references of members to domains (contract A1 to A5, A12, A14). A domain does not have a record. It exists
+//! while a living member refers to it. A member that dies at any point therefore leaves either a reference or nothing.
 //! Opening a domain checks the locks of the members that refer to the file.
 #![forbid(unsafe_code)]
 

@@ -31,10 +31,10 @@ pub(in crate::host) const PORT_CHANGES: usize = COUNTERS + 48;
 /// Key of the members' numbering permutations, in two words; 0 until the first member has chosen it.
 pub(in crate::host) const NUMBER_KEY: usize = COUNTERS + 64;
 
-/// Offset of a 64-bit word per slot, which contains the generation of the member in the slot; 0 if it is empty.
+/// Offset of a 64-bit word per slot, which contains the generation of the member in the slot; 0 if the slot is empty.
 const SLOT_TABLE: usize = COUNTERS + 128;
-/// Offset of a 64-bit word per block, which contains the packed owner of the block, with the owner's shard in
-/// the bits above; 0 if it is free.
+/// Offset of a 64-bit word per block, which contains the packed owner of the block, with the owner's shard in the bits
+/// above; 0 if the block is free.
 const BLOCK_TABLE: usize = SLOT_TABLE + 8 * SLOTS;
 /// Offset of the tables of records.
 const RECORDS: usize = BLOCK_TABLE + 8 * BLOCKS;

@@ -1,8 +1,8 @@
 //! The host's key, which turns table indices into numbers on the wire.
 //!
-//! Owns the permutations of QP and SRQ numbers and of comm ids. All members have the same ones, so each can
-//! determine the owner of a number. `numbers` and the relay use them for each forwarded packet, so computed
-//! indices are cached.
+//! Owns the permutations of QP and SRQ numbers and of comm ids. All members use the same permutations, so each can
+//! determine the owner of a number. `numbers` and the relay use them for each forwarded packet, so computed indices are
+//! cached.
 #![forbid(unsafe_code)]
 
 use super::layout::NUMBER_KEY;

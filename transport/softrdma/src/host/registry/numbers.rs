@@ -1,10 +1,10 @@
 //! Owners of QP and SRQ numbers.
 //!
-//! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a
-//! random start. An index is therefore reused only after all others, which takes far longer than TIMEWAIT
-//! (contract rocev2 12.5). A number is its index permuted with the host's key (`numbering`), so that the
-//! numbers of one member do not reveal the numbers of others. A word of the registry names the owner of a
-//! block, and the owner's shard that has the QPs.
+//! Owns the blocks into which the 24-bit indices are divided. Members take whole blocks, upwards from a random start.
+//! An index is therefore reused only after all others, which takes far longer than TIMEWAIT (contract rocev2 12.5). A
+//! number is its index permuted with the host's key (`numbering`), so that the numbers of one member do not reveal the
+//! numbers of others. A word of the registry names the owner of a block, and the owner's shard to which the block
+//! belongs.
 #![forbid(unsafe_code)]
 
 use super::layout::{self, BLOCK, BLOCKS, NEXT_BLOCK, SHARDS};
@@ -42,7 +42,7 @@ impl Host {
             let is_free = unpack(before).is_none_or(|(owner, _)| !self.is_member(owner));
             let own = pack(self.me(), shard);
             if is_free && word.compare_exchange(before, own, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                // Do not store 0, which means that no start was chosen.
+                // Do not store 0, which means that a start was not chosen.
                 next.store(following.max(1) as u64, Ordering::Relaxed);
                 let first = u32::try_from(candidate).unwrap_or(0) * BLOCK;
                 return Ok(first..first + BLOCK);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_departed_members_have_no_owner_and_are_reused_last() {
+    fn numbers_of_departed_members_are_unowned_and_reused_last() {
         let (_folder, [stays, leaves]) = hosts();
         let block = leaves.take_block(0).unwrap();
         drop(leaves);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn number_in_garbage_block_table_has_no_owner() {
+    fn number_in_garbage_block_table_is_unowned() {
         let (_folder, [host]) = hosts();
         for word in [1, u64::MAX, 5 << 16 | 9, host.me().pack() + (1 << 16), pack(host.me(), SHARDS)] {
             host.registry.word64(layout::block(3)).store(word, Ordering::Relaxed);

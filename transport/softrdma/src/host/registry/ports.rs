@@ -1,11 +1,11 @@
 //! UDP ports from which members send, and the member that holds port 4791 at an address.
 //!
-//! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives.
-//! Another user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and
-//! port was sent by a member of this registry. At an address where members have ports, all other packets were
-//! sent by other programs. Each member records a port before it sends packets from the port. Changes do not take
-//! the host's lock: a link opens an address in a turn of its shard, and a process that is stopped while it holds
-//! the lock must not block the shard. A member records port 4791 as unsettled before it binds the port.
+//! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives. Another
+//! user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and port was sent
+//! by a member of this registry. At an address where members hold ports, all other packets were sent by other programs.
+//! Each member records a port before it sends packets from the port. Changes do not take the host's lock: a link opens
+//! an address in a turn of its shard, and a process that is stopped while it holds the lock must not block the shard. A
+//! member records port 4791 as unsettled before it binds the port.
 //!
 //! The view is read without a system call while the ports' owners are connected with this member. The end of
 //! a connection shows a death, and is read before the first shard's next batch of packets. The lock of any
@@ -36,7 +36,7 @@ const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 const IS_ENDING: u64 = 1 << 16;
 /// Bit in a record of port 4791, set if the owner has not bound the port yet or is closing it.
 const IS_UNSETTLED: u64 = 1 << 17;
-/// Maximum number of further attempts at port 4791 while another member binds or closes it.
+/// Maximum number of further attempts to bind port 4791 while another member binds or closes it.
 const ATTEMPTS: u32 = 100;
 
 /// The holder of port 4791 at an address.
@@ -55,7 +55,7 @@ pub(crate) enum PortHolder {
 pub(crate) enum PortRefused<E> {
     /// Binding failed; contains the error and the holder of port 4791 at that moment.
     Bind(E, PortHolder),
-    /// The port could not be recorded, so no member would accept packets from it.
+    /// The port could not be recorded, so other members would drop packets from it.
     Record(HostError),
 }
 
@@ -64,7 +64,7 @@ impl Host {
     /// by another member, the error contains the holder.
     ///
     /// # Errors
-    /// [`PortRefused`]; the port is not bound then.
+    /// Returns [`PortRefused`] if the port was not bound.
     pub(crate) fn hold_port<T, E>(
         &self,
         address: IpAddr,
@@ -104,7 +104,7 @@ impl Host {
     /// Records a port other than 4791 that this member has bound at an address.
     ///
     /// # Errors
-    /// The registry's error; other members then drop packets from the port.
+    /// Returns the registry's error. Other members then drop packets from the port.
     pub(crate) fn record_port(&self, local: SocketAddr) -> Result<(), HostError> {
         self.put(&PORTS, record_of(local.ip(), local.port()))?;
         self.ports_changed();
@@ -130,8 +130,8 @@ impl Host {
         self.ports_changed();
     }
 
-    /// Records that this member's process is about to exit with its sockets open, so that other members accept
-    /// the last packets from its ports. Takes no lock.
+    /// Records that this member's process is about to exit with its sockets open, so that other members accept the last
+    /// packets from its ports. Does not take the lock.
     pub(crate) fn ports_end(&self) {
         for record in self.records(&PORTS).filter(|record| record.owner == self.me()) {
             self.mark(&PORTS, &record, IS_ENDING);
@@ -172,25 +172,25 @@ impl Host {
         holders
     }
 
-    /// Returns true if a member has a port at an address, without a system call.
+    /// Returns true if a member holds a port at an address, without a system call.
     pub(crate) fn has_port_at(&self, member: MemberId, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.owner == member && record.words[..2] == [high, low])
     }
 
-    /// Returns true if a member has the port at this address, without a system call.
+    /// Returns true if a member holds the port at this address, without a system call.
     pub(crate) fn has_port(&self, member: MemberId, at: SocketAddr) -> bool {
         let words = record_of(at.ip(), at.port());
         self.records(&PORTS).any(|record| record.owner == member && is_same(&record.words, &words))
     }
 
-    /// Returns true if any member has a port at an address.
+    /// Returns true if any member holds a port at an address.
     pub(crate) fn is_address_of_members(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
         self.records(&PORTS).any(|record| record.words[..2] == [high, low])
     }
 
-    /// Returns true if a live member has a port at an address. Packets from other users at the address are then
+    /// Returns true if a live member holds a port at an address. Packets from other users at the address are then
     /// recognized as forged.
     pub(crate) fn is_address_of_the_living(&self, address: IpAddr) -> bool {
         let [high, low] = PackedAddress::new(address, false).words();
@@ -228,9 +228,9 @@ fn is_same(record: &[u64; 3], words: &[u64; 3]) -> bool {
 pub(crate) enum Source {
     /// A member of this registry.
     Member,
-    /// A sender at an address where members have no ports.
+    /// A sender at an address where members do not hold ports.
     Stranger,
-    /// Another program, at an address where members have ports.
+    /// Another program, at an address where members hold ports.
     Forged,
 }
 

@@ -1,16 +1,15 @@
 //! Records of members in the registry.
 //!
-//! Owns writing, reading and removing records. A record belongs to a member and is void without it, so a dead
-//! member needs no clean-up: its places are reused for new records. The tag names the owner and is written
-//! last, so a member that dies while it writes leaves a void record. Writing and removing take no lock: a
-//! place is taken by an exchange of its tag. A tag with [`IS_WRITTEN`] reserves the place for its owner until
-//! the words are written.
+//! Owns writing, reading and removing records. A record belongs to a member and is void without it, so dead members
+//! need not be cleaned up. Their places are reused for new records. The tag names the owner and is written last, so a
+//! member that dies while it writes leaves a void record. Writing and removing do not take a lock. A place is taken by
+//! an exchange of its tag. A tag with [`IS_WRITTEN`] reserves the place for its owner until the words are written.
 //!
 //! ```text
 //! tag: sequence 16, member 48        three words that depend on the table
 //! ```
-//! Readers take no lock: they read the tag before and after the words. The sequence distinguishes two records
-//! of one member in the same place.
+//! Readers do not take a lock either. They read the tag before and after the words. The sequence distinguishes two
+//! records of one member in the same place.
 #![forbid(unsafe_code)]
 
 use super::layout::Table;
@@ -21,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 const MEMBER: u64 = (1 << 48) - 1;
-/// Bit that is set in a tag while its record is being written. No member's slot uses this bit.
+/// Bit that is set in a tag while its record is being written. Slot numbers do not use this bit.
 const IS_WRITTEN: u64 = 1 << 15;
 /// Number of places at the start of a table among which an empty place is preferred to a dead member's record.
 const KEPT: usize = 256;
@@ -106,13 +105,13 @@ impl Host {
         Some(Record { index, tag, owner: self.me(), words })
     }
 
-    /// Returns true if the place with this tag contains no record of a member, and no member is writing one.
+    /// Returns true if the place with this tag neither contains a member's record nor is being written by a member.
     fn is_free(&self, tag: u64) -> bool {
         MemberId::unpack(tag & MEMBER & !IS_WRITTEN).is_none_or(|owner| !self.is_member(owner))
     }
 
-    /// Writes a record of this member that is removed when the claim is dropped. The caller has checked,
-    /// under the lock, that no other record excludes it.
+    /// Writes a record of this member that is removed when the claim is dropped. The caller has checked, under the
+    /// lock, that other records do not exclude it.
     pub(in crate::host) fn claim(
         self: &Arc<Self>,
         _locked: &Locked<'_>,
@@ -146,7 +145,7 @@ impl Host {
         }
     }
 
-    /// Returns index, tag and words of all places that were ever used, including void records.
+    /// Returns the index, tag and words of all places that were ever used, including void records.
     fn words_of(&self, table: &'static Table) -> impl Iterator<Item = (usize, u64, [u64; 3])> {
         (0..self.used(table)).map(move |index| {
             let at = table.record(index);

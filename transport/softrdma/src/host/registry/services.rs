@@ -1,6 +1,6 @@
 //! Registry of the member that listens for each CM service.
 //!
-//! Owns the claims of members on services. Look-ups take no lock and no system call; claims are added under
+//! Owns the claims of members on services. Look-ups neither take a lock nor make a system call. Claims are added under
 //! the lock.
 #![forbid(unsafe_code)]
 
@@ -12,11 +12,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Bit of a record's service. It is set if the listener listens at all addresses of its device, which has
-/// only some of the host's addresses, and this record is for one of them. Services do not have this bit.
+/// Bit that is set in a record's service if the listener listens at all addresses of its device, which has only some of
+/// the host's addresses, and the record is for one of these addresses. Services do not have this bit.
 const IS_PART: u64 = 1 << 63;
 
-/// A service that this member serves. Dropping the claim releases the service.
+/// A service that this member provides. Dropping the claim releases the service.
 #[derive(Debug)]
 pub(crate) struct ServiceClaim(#[allow(dead_code, reason = "held for its record")] Claim);
 
@@ -81,8 +81,8 @@ impl Host {
     /// other.
     ///
     /// # Errors
-    /// [`HostError::InUse`] if another living member has the service; [`HostError::WildcardInUse`] instead if one
-    /// of the two listens at every address, as `cma_check_port` of Linux distinguishes them
+    /// Returns [`HostError::InUse`] if another living member has claimed the service, or [`HostError::WildcardInUse`]
+    /// if one of the two members listens at all addresses. The distinction follows `cma_check_port` of Linux
     /// (drivers/infiniband/core/cma.c).
     pub(crate) fn claim_service(
         self: &Arc<Self>,
@@ -96,7 +96,7 @@ impl Host {
     /// Claims a service at one address for a listener at all addresses of its device.
     ///
     /// # Errors
-    /// [`HostError::WildcardInUse`] if another living member has the service.
+    /// Returns [`HostError::WildcardInUse`] if another living member has claimed the service.
     pub(crate) fn claim_part(
         self: &Arc<Self>,
         service: u64,
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn service_has_one_member() {
+    fn service_is_claimed_by_one_member() {
         let (_folder, [one, two]) = hosts();
         let claim = one.claim_service(SERVICE, ip("127.0.0.1"), false).unwrap();
         assert!(matches!(two.claim_service(SERVICE, ip("127.0.0.1"), false), Err(HostError::InUse)));

@@ -11,10 +11,10 @@
 //!          handles: for each slot generation 2, count 2
 //!          image: two buffers
 //! ```
-//! The numbers are allocated when a member joins, and a record when it is first used, since the full table
-//! would be too large for hosts that share no TGTs.
+//! The numbers are allocated when a member joins, and a record when it is first used, since the full table would be too
+//! large for hosts that do not share TGTs.
 //!
-//! A record is at the place computed from its number, or at one of the next places. Like everything in shared
+//! A record is stored at the place computed from its number, or at one of the next places. Like everything in shared
 //! memory, it may contain arbitrary values. The worst result is that a number is not found.
 #![forbid(unsafe_code)]
 
@@ -143,7 +143,7 @@ impl Targets {
         Ok(self.free_unheld(record))
     }
 
-    /// Destroys the TGT if no living member has a handle to it.
+    /// Destroys the TGT unless a living member has a handle on it.
     pub(crate) fn sweep(&self, record: TargetRecord) -> Result<Left, HostError> {
         let _locked = self.host.lock()?;
         Ok(if self.exists(record) { self.free_unheld(record) } else { Left::Nobody(None) })
@@ -276,7 +276,7 @@ impl Targets {
         if !is_last {
             return;
         }
-        // No record follows this one, so searches may end at its place and at the free places before it.
+        // The next place was never used, so searches may end at this place and at the free places before it.
         let mut start = record.start;
         for _ in 0..PROBES {
             let word = self.segment.word32(number_of(start));
@@ -288,7 +288,7 @@ impl Targets {
         }
     }
 
-    /// Frees the records at a number's places whose executors are dead, and to which no living member has a
+    /// Frees the records at a number's places whose executors are dead, and on which living members do not have a
     /// handle.
     fn free_abandoned(&self, number: u32) {
         for start in places(number) {
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn lookup_in_garbage_table_finds_no_target() {
+    fn target_is_not_found_in_garbage_table() {
         let folder = Folder::new().unwrap();
         let all = members(&folder, 1);
         let one = &all[0];

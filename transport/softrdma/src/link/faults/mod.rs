@@ -1,8 +1,8 @@
 //! Fault injection for a link.
 //!
-//! Loses, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the
-//! datagrams that are held back. Their number and the time of their delay are limited. The same plan and the
-//! same datagrams give the same faults, since the only source of randomness is the plan's seed.
+//! Drops, duplicates, reorders, corrupts and delays sent datagrams according to a [`FaultPlan`]. Owns the datagrams
+//! that are held back. Their number and the time of their delay are limited. The same plan and the same datagrams give
+//! the same faults, since the only source of randomness is the plan's seed.
 #![forbid(unsafe_code)]
 
 mod plan;
@@ -19,11 +19,11 @@ use trunkline_verbs::{Counter, Time};
 const OVERTAKEN_AT_MOST: u64 = 4;
 /// Maximum time for which a reordered datagram is held back.
 const OVERTAKEN_WITHIN: Duration = Duration::from_millis(1);
-/// Maximum number of datagrams held back at once. Further ones are dropped.
+/// Maximum number of datagrams held back at the same time. Further ones are dropped.
 const HELD_AT_MOST: usize = 16_384;
 /// Maximum number of datagrams passed to the link at a time.
 const TAKEN_AT_ONCE: usize = 32;
-/// Delay before datagrams for which the link had no room are passed to it again.
+/// Delay before datagrams for which the link lacked room are passed to it again.
 const AGAIN_AFTER: Duration = Duration::from_millis(1);
 
 /// SplitMix64. The generator is fixed, so that a seed gives the same faults in all versions.
@@ -191,8 +191,8 @@ impl Faults {
         self.again_at = (!self.out.is_empty()).then_some(now + AGAIN_AFTER);
     }
 
-    /// Takes datagrams from the front of a batch, and passes those that are not held back to `send`. `send`
-    /// leaves datagrams in its batch if the link has no room for them.
+    /// Takes datagrams from the front of a batch, and passes those that are not held back to `send`. `send` leaves
+    /// datagrams in its batch if the link lacks room for them.
     pub(super) fn send(&mut self, batch: &mut SendBatch, now: Time, mut send: impl FnMut(&mut SendBatch)) {
         self.flush(now, &mut send);
         while self.out.is_empty() && !batch.is_empty() {

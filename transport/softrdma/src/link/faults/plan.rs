@@ -8,7 +8,7 @@ use std::time::Duration;
 /// delay=200us,longest=1400,seed=7`. The keys may be in any order, and omitted faults do not occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Probability, like the next three fields, in units of 2^-32.
+    /// Probability in units of 2^-32, like the next three fields.
     pub(super) drop: u64,
     pub(super) reorder: u64,
     pub(super) duplicate: u64,
@@ -19,7 +19,7 @@ pub struct FaultPlan {
     pub(super) seed: u64,
 }
 
-/// Reason why a plan is not valid.
+/// Error returned when a [`FaultPlan`] cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultPlanError {

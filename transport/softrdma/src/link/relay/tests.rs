@@ -89,7 +89,7 @@ fn gather<const N: usize>(mut members: [&mut Member; N], counts: [usize; N]) -> 
     all
 }
 
-/// Returns an address of 127/8 that no other test uses, in this process or another.
+/// Returns an address in 127.0.0.0/8 that no other test uses, in this process or another.
 fn own_address() -> IpAddr {
     trunkline_testkit::fresh_ip().into()
 }
@@ -193,7 +193,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
         let dreq = Dreq { local_id: 1, remote_id, qpn: QpNumber::new(9), reserved_11: 0, private: [0; 220] };
         messages.push(cm_packet(&CmMessage::Dreq(dreq)));
     }
-    // A truncated message, and a packet without a MAD, are for no member.
+    // A truncated message, and a packet without a MAD, are not for any member.
     messages.push(messages[0][..60].to_vec());
     messages.push(packet(1, 3));
     // SIDR requests are routed by service, and SIDR replies by the requester's id.

@@ -1,8 +1,8 @@
 //! The link over unprivileged UDP sockets.
 //!
-//! Owns one or two sockets per open address, and the relay to the other processes of the host. The device
-//! drives the link as a [`Link`]. It never blocks, and parses a datagram only to determine its addressee. If
-//! members have ports at a datagram's source address, but not its source port, it is dropped and counted.
+//! Owns one or two sockets per open address, and the relay to the other processes of the host. The device drives the
+//! link as a [`Link`]. It never blocks, and parses a datagram only to determine its addressee. A datagram is dropped
+//! and counted if members hold ports at its source address, but not its source port.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -55,8 +55,7 @@ pub(crate) struct UdpLink {
     outward: Option<Relay>,
     /// Datagrams that this process sends for other processes.
     sent_for_others: SendBatch,
-    /// Time of the next attempt at connections that wait for descriptors or memory; `None` if it is not
-    /// scheduled.
+    /// Time of the next attempt to open connections that wait for descriptors or memory; `None` if it is not scheduled.
     resume_at: Option<Time>,
     /// Ports from which members of the registry send.
     sources: Option<MemberPorts>,
@@ -75,7 +74,7 @@ impl UdpLink {
         Self::over(Box::new(SystemSockets::default()))
     }
 
-    /// Creates a link whose receive buffers have at most this many bytes, as on a host with this limit.
+    /// Creates a link that requests receive buffers of this size, in bytes.
     #[must_use]
     pub(crate) fn with_receive_buffer(bytes: i32) -> Self {
         Self::over(Box::new(SystemSockets::with_receive_buffer(bytes)))
@@ -174,7 +173,7 @@ impl UdpLink {
         }
         if !self.sent_for_others.is_empty() {
             transfer::send(&mut self.ports, &mut self.sent_for_others, None, &mut self.losses);
-            // The system has no room for the remaining datagrams. Drop them, since the peers retransmit.
+            // The system lacks room for the remaining datagrams. Drop them, since the peers retransmit.
             self.sent_for_others.clear();
         }
         let sockets = self.ports.all_mut();

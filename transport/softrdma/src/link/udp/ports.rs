@@ -1,9 +1,9 @@
 //! The ports of the UDP link, and the member that holds port 4791.
 //!
-//! Owns the sockets. Several processes of one host share an address: the first has port 4791 and forwards
-//! datagrams to the others (`relay`). Each of the others sends from a port chosen by the system, to which
-//! peers send after its first packet. When the holder dies, the first member that detects this also binds
-//! port 4791. It keeps its other socket, since peers use that port.
+//! Owns the sockets. Several processes of one host share an address: the first holds port 4791 and forwards datagrams
+//! to the others (`relay`). Each of the others sends from a port chosen by the system, to which peers send after its
+//! first packet. When the holder dies, the first member that detects this also binds port 4791. It keeps its other
+//! socket, since peers use that port.
 //!
 //! In a device with several shards, each shard except the first has a port chosen by the system at each
 //! address ([`Ports::leave_roce_port`]).
@@ -13,7 +13,7 @@
 //! | free | binds it |
 //! | held by a live member | binds another port, and watches the member |
 //! | bound, and its holder is dead | binds another port, and binds 4791 as soon as possible |
-//! | bound, and no member has held it | fails, since a program that is not a member serves RoCE there |
+//! | bound, but never held by a member | fails, since a program that is not a member serves RoCE there |
 //!
 //! A member records each port in the registry before it sends packets from the port, since other members drop
 //! packets from unrecorded ports. Other members see the binding and recording of port 4791 as one step, so the
@@ -77,7 +77,7 @@ pub(super) struct Ports {
     members: Option<Arc<Members>>,
     /// True if port 4791 is left to the first shard.
     leaves_roce_port: bool,
-    /// Sockets of the first shard, and this shard's handles to those of them that it uses.
+    /// Sockets of the first shard, and this shard's handles to the ones that it uses.
     first: Arc<FirstSockets>,
     shared: Vec<Bound>,
     attempt: Option<Attempt>,
@@ -140,7 +140,7 @@ impl Ports {
         &mut self.bound
     }
 
-    /// Returns the socket at a local address and port. It belongs to this shard or to the first one.
+    /// Returns the socket at a local address and port. The socket belongs to this shard or to the first shard.
     pub(super) fn at(&mut self, local: SocketAddr) -> Option<&mut Bound> {
         let is_it =
             |bound: &Bound| bound.address == local.ip() && bound.socket.local().port() == local.port();
@@ -246,7 +246,7 @@ impl Ports {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
     }
 
-    /// Returns the time of the next [`Ports::poll`]; time 0 means at once.
+    /// Returns the time of the next [`Ports::poll`]. Time 0 means immediately.
     pub(super) fn next_attempt(&self) -> Option<Time> {
         self.attempt.map(|attempt| attempt.at)
     }
@@ -297,7 +297,7 @@ impl Ports {
         is_settled
     }
 
-    /// Returns true if a socket of this shard has the device's port at an address.
+    /// Returns true if a socket of this shard holds the device's port at an address.
     pub(super) fn holds_main(&self, at: SocketAddr) -> bool {
         at.port() == self.main_port && self.holds(at.ip())
     }

@@ -26,8 +26,8 @@ use trunkline_verbs::descriptors::above_stdio;
 pub const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Requested size of the receive buffer, in bytes. Linux charges about 8 KiB for a packet of 4 KiB.
 pub const RECEIVE_BUFFER_BYTES: i32 = 8 << 20;
-/// Time for which the interface of a local address is cached. Otherwise each request from an unknown peer,
-/// which needs the interface's MTU, would list all interfaces.
+/// Time for which the interface of a local address is cached. Without the cache, all interfaces would be listed for
+/// each request from an unknown peer, which needs the interface's MTU.
 const INTERFACE_KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// Number of datagrams expected in a message until the first message is received.
@@ -52,7 +52,7 @@ impl Default for SystemSockets {
 }
 
 impl SystemSockets {
-    /// Creates sockets whose receive buffers have at most this many bytes.
+    /// Creates a factory for sockets that request receive buffers of this size, in bytes.
     pub(super) fn with_receive_buffer(bytes: i32) -> Self {
         Self { receive_buffer: bytes, interfaces: Mutex::default() }
     }
@@ -118,8 +118,8 @@ struct SystemSocket {
     can_segment: bool,
     /// True if messages of several datagrams may be received.
     joins: bool,
-    /// Maximum number of datagrams in a message of the last receive. It limits the number of messages for
-    /// which the next receive prepares.
+    /// Largest number of datagrams in a message of the last receive. It limits the number of messages for which the
+    /// next receive prepares.
     joined: usize,
     /// Number of messages for which the next receive prepares.
     messages: usize,

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use trunkline_roce::wire::{IpUdp, icrc};
 
-/// Returns an address of 127/8 that no other test uses, in this process or another.
+/// Returns an address in 127.0.0.0/8 that no other test uses, in this process or another.
 pub(super) fn own_address() -> IpAddr {
     trunkline_testkit::fresh_ip().into()
 }

@@ -82,8 +82,8 @@ pub(super) fn segment(ports: &mut Ports, batch: &mut SendBatch, losses: &mut Los
     losses.segmented += joined as u64;
 }
 
-/// Sends from the front of the batch until it is empty or the system has no room. Datagrams whose source is
-/// the device's port go through the process that holds the port, if it is another one.
+/// Sends from the front of the batch until it is empty or the system lacks room. Datagrams whose source is the device's
+/// port go through the process that holds the port, if that is another process.
 pub(super) fn send(
     ports: &mut Ports,
     batch: &mut SendBatch,
@@ -108,7 +108,7 @@ pub(super) fn send(
             match bound.socket.send(batch, left) {
                 Ok(sent) => {
                     if std::mem::take(&mut was_split) {
-                        tracing::debug!(address = %source, "segmentation refused by the system, datagrams are sent one by one");
+                        tracing::debug!(address = %source, "segmentation refused by the system; sending datagrams one by one");
                         bound.socket.stop_segmenting();
                         losses.not_segmenting += 1;
                     }
@@ -122,16 +122,16 @@ pub(super) fn send(
                         losses.no_room += 1;
                         return;
                     }
-                    // With IP_RECVERR the system reports drops in the interface's queue (ip(7)). It may drop
-                    // all datagrams of a kind, so they are not repeated.
+                    // With IP_RECVERR the system reports drops in the interface's queue (ip(7)). The queue may drop all
+                    // datagrams of a kind, so they are not repeated.
                     Some(libc::ENOBUFS) => {
                         let count = batch.first_message().min(left);
                         losses.queue_full += count as u64;
                         batch.remove_first(count);
                         (left, repeats) = (left - count, 0);
                     }
-                    // This is the error of an earlier datagram, reported once. This datagram was not sent, so
-                    // try it again.
+                    // The error belongs to an earlier datagram, and is reported only once. This datagram was not sent,
+                    // so try again.
                     _ if repeats < MAX_REPEATS && {
                         let has_reports = losses.read_icmp_errors(&mut *bound.socket);
                         is_reported |= has_reports;
@@ -189,16 +189,15 @@ pub(super) struct Gate<'a, 'judge> {
 }
 
 impl Gate<'_, '_> {
-    /// Receives from one socket into the batch, drops datagrams with the forged source of a member, and
-    /// forwards datagrams for other members. Returns the number of slots used, or `None` if the socket is
-    /// empty.
+    /// Receives from one socket into the batch, drops datagrams with a forged source, and forwards datagrams for other
+    /// members. Returns the number of slots used, or `None` if the socket is empty.
     pub(super) fn receive(&mut self, bound: &mut Bound, batch: &mut ReceiveBatch) -> Option<usize> {
         let (used, before) = (batch.used(), batch.len());
         let received = match bound.socket.receive(batch) {
             Ok(received) => received,
             Err(error) if error.kind() == ErrorKind::Interrupted => return Some(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-            // This is the error of an earlier datagram, reported before received datagrams. `arm` detects the
+            // The error belongs to an earlier datagram, and is reported before received datagrams. `arm` detects the
             // remaining datagrams.
             Err(_) => {
                 self.losses.read_icmp_errors(&mut *bound.socket);
@@ -240,7 +239,7 @@ impl Gate<'_, '_> {
         Some(Origin { is_member, verdict, is_marked: false })
     }
 
-    /// Forwards a datagram if it is for another member. Returns true in that case.
+    /// Forwards a datagram for another member. Returns false if the datagram is for this member.
     fn forward(&mut self, datagram: Datagram<'_>, origin: Origin) -> bool {
         let Some(relay) = &mut self.relay else { return false };
         let owner = relay.owner(datagram);

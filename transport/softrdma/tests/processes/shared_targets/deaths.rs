@@ -85,7 +85,7 @@ fn arrived_message_is_acknowledged_although_executor_and_receiver_ended() {
         // An executor that received the answer before it was stopped sends the acknowledgement itself. Its
         // successor takes over later.
         successor.until("counter targets_taken_over", |count| count == "1");
-        // There is no receiver left for a message that was not received.
+        // A message that was not received does not have a receiver left.
         sender.send(srq, 3, 8);
         assert_eq!(sender.completed(), CompletionStatus::RemoteInvalidRdRequest);
     }

@@ -1,5 +1,5 @@
-//! Wake-up of a shard by the members that share memory with it. A wake-up costs the sender one system call, and the
-//! receiver none.
+//! Wake-up of a shard by the members that share memory with it. A wake-up takes one system call in the sender, and none
+//! in the receiver.
 //!
 //! Owns a shard's eventfd, which the thread that sleeps for the shard watches edge-triggered, and copies of other
 //! shards' eventfds. The eventfds are never read, so a thread that wakes polls all rings whose senders have the bell. A
@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 pub(super) struct ShardBell(File);
 
 impl ShardBell {
-    /// Creates the bell of a shard; returns `None` if the process is out of descriptors. The shard is then woken by
+    /// Creates the bell of a shard. Returns `None` if the process is out of descriptors. The shard is then woken by
     /// messages.
     pub(super) fn new() -> Option<Self> {
         Some(Self(OwnedFd::from(event_fd().ok()?).into()))

@@ -34,7 +34,7 @@ impl LocalPaths {
         Choice::network(AWAITED)
     }
 
-    /// Sends a message with an area; returns false if it does not fit in the outbox.
+    /// Sends a message with an area. Returns false if it does not fit in the outbox.
     fn hand_over(&self, to: Partner, area: AreaHandle, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.hand_over(to.member, area, |out| message.write(ends, out))
@@ -109,8 +109,8 @@ impl LocalPaths {
         true
     }
 
-    /// Returns the pair that a message from another member ends, if it ends one. The peer no longer writes
-    /// into the pair's ring.
+    /// Returns the pair that a message from another member ends, if any. The peer no longer writes into the pair's
+    /// ring.
     pub(in crate::device::shard) fn ended_by(
         &mut self,
         member: MemberId,

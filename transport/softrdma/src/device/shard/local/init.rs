@@ -19,7 +19,7 @@ const FOR_OTHERS: usize = 128;
 /// Parts that a shard's [`LocalPaths`](super::LocalPaths) is created from.
 #[derive(Debug, Clone)]
 pub(in crate::device) struct LocalInit {
-    /// `None` on a network in process.
+    /// `None` on an in-process network.
     pub(super) host: Option<Arc<Host>>,
     /// TGTs that the members of the host share.
     pub(super) targets: Option<Arc<Targets>>,
@@ -28,7 +28,7 @@ pub(in crate::device) struct LocalInit {
     /// The allocator of areas, or the reason why this process cannot share memory.
     pub(super) areas: Result<Areas, &'static str>,
     pub(super) room: Arc<Room>,
-    /// Random start of the numbers of areas.
+    /// Number of the first area, chosen at random.
     pub(super) first_number: u64,
 }
 
@@ -48,7 +48,7 @@ impl LocalInit {
     }
 }
 
-/// Number of pairs of a device, in all shards.
+/// Number of pairs of a device, across all shards.
 #[derive(Debug, Default)]
 pub(super) struct Room(AtomicUsize);
 

@@ -53,7 +53,7 @@ impl Shard {
                 count += 1;
             }
             more |= count == PACKETS_IN_TURN || bytes >= BYTES_IN_TURN;
-            // If the pair has ended, this position holds another pair or none.
+            // If the pair has ended, this position holds another pair or is empty.
             if local.active(at) == Some(pair) && !(count == 0 && local.park_idle(at, now)) {
                 at += 1;
             }
@@ -117,8 +117,8 @@ impl Shard {
         self.link.arm() | self.local.park_again() | self.local.look_at_rung(now)
     }
 
-    /// Polls the rings whose senders may have woken a thread. `by_link` is false only if no descriptor of the
-    /// link caused the wake-up.
+    /// Polls the rings whose senders may have woken a thread. `by_link` is false only if the wake-up was not caused by
+    /// a descriptor of the link.
     pub(in crate::device) fn woken(&mut self, by_link: bool, now: Time) {
         self.link.woken(by_link);
         self.local.look_at_rung(now);
@@ -229,7 +229,7 @@ fn handle(
     bytes: &[u8],
     now: Time,
 ) -> bool {
-    // Borrow the packet from the result: it is too large to move.
+    // Borrow the packet from the result, which is too large to move.
     let parsed = Packet::parse_joined(bytes);
     let Ok(packet) = &parsed else {
         resources.counters.malformed += 1;

@@ -116,7 +116,7 @@ pub(super) enum Message {
 }
 
 impl Message {
-    /// Appends the body; returns the kind.
+    /// Appends the body and returns the kind.
     pub(super) fn write(self, ends: Ends, out: &mut Vec<u8>) -> u8 {
         out.extend_from_slice(&[ends.from, ends.to]);
         match self {

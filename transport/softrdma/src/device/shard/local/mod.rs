@@ -4,7 +4,7 @@
 //! shard of a member. QPs send packets through the ring of a pair instead of the link, with the same PSNs but without
 //! an ICRC. A packet in a ring may contain the payload of several packets. To the engine, a change of path looks like a
 //! loss, duplicates or reordering, which it handles, so a path may change in either direction at any moment. Called
-//! only by the shard, which passes received packets to its QPs. It must never wait.
+//! only by the shard, which passes received packets to its QPs. Calls must never wait.
 //!
 //! | part | what it owns |
 //! |---|---|
@@ -27,8 +27,9 @@
 //! senders of parked rings wake this side through its bell, an eventfd. All rings are parked before a thread sleeps for
 //! the shard; the thread then polls the rings whose senders have the bell once more. A poller that does not wait for
 //! acknowledgements is not woken for one, and handles it with the next packet or timer. Senders without the bell,
-//! because there are [`MAX_BELLS`] already or no descriptor is left, wake this side through a message between members. It
-//! arrives at the first shard; the thread that receives it also runs the shard to which the message is addressed.
+//! because there are [`MAX_BELLS`] already or descriptors have run out, wake this side through a message between
+//! members. The message arrives at the first shard; the thread that receives it also runs the shard to which the
+//! message is addressed.
 
 mod bell;
 mod choice;
@@ -92,7 +93,7 @@ struct Partner {
     shard: u8,
 }
 
-/// State of the sharing with a partner.
+/// State of memory sharing with a partner.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     pair: Option<usize>,
@@ -102,7 +103,7 @@ struct Known {
     again: Option<Time>,
     /// Number of times that a pair with the partner ended or could not be created.
     ended: u32,
-    /// Number of offers without an answer since the last answer.
+    /// Number of unanswered offers since the partner's last answer.
     unanswered: u32,
 }
 
@@ -121,7 +122,7 @@ struct Counts {
 pub(in crate::device) struct LocalPaths {
     /// Index of this shard.
     shard: u8,
-    /// `None` on a network in process.
+    /// `None` on an in-process network.
     host: Option<Arc<Host>>,
     targets: Option<Arc<Targets>>,
     policy: PathPolicy,
@@ -227,8 +228,8 @@ impl LocalPaths {
     }
 
     /// Chooses the path to the QP with number `peer` at the address `at`. `before` is the last choice for the peer. Its
-    /// pair is chosen again if the peer's number and port no longer have an owner: when a member has died, its last
-    /// packets stay in the pair until the pair is dropped.
+    /// pair is chosen again if the peer's number and port are no longer owned, because the last packets of a dead
+    /// member stay in the pair until the pair is dropped.
     pub(super) fn choose(
         &mut self,
         peer: QpNumber,
@@ -237,7 +238,7 @@ impl LocalPaths {
         outbox: &mut MemberOutbox,
         now: Time,
     ) -> Choice {
-        // A child of a fork must not offer areas in its parent's name.
+        // A child of a fork must not offer areas on behalf of its parent.
         self.is_own_process();
         if let PathPolicy::Network(reason) = self.policy {
             return Choice::network(reason.ours());
@@ -323,7 +324,7 @@ impl LocalPaths {
         Choice::network(why)
     }
 
-    /// Sends a message; returns false if it does not fit in the outbox.
+    /// Sends a message. Returns false if it does not fit in the outbox.
     fn send(&self, to: Partner, message: Message, outbox: &mut MemberOutbox) -> bool {
         let ends = Ends { from: self.shard, to: to.shard };
         outbox.push(to.member, |out| message.write(ends, out))
@@ -376,8 +377,8 @@ impl LocalPaths {
         self.pairs.iter().filter(with).map(|(index, _)| index).collect()
     }
 
-    /// Drops the pairs with a member that has died or left, or that messages do not reach although it lives.
-    /// An unreachable member is offered memory again later, with a delay that doubles each time.
+    /// Drops the pairs with a member that has died or left, or that is alive but cannot be reached by messages. An
+    /// unreachable member is offered memory again later, with a delay that doubles each time.
     pub(super) fn member_gone(&mut self, member: MemberId, now: Time) {
         if mutant!(memory_of_the_dead_is_kept) {
             return;
@@ -417,7 +418,8 @@ impl LocalPaths {
         self.changed();
     }
 
-    /// Returns true if this process created the areas. If not, it is a child of a fork, and drops them.
+    /// Returns true if this process created the areas. Otherwise this process is a child of a fork, and drops the
+    /// areas.
     fn is_own_process(&mut self) -> bool {
         let is_own = self.areas.as_ref().map_or(true, Areas::is_own_process);
         if !is_own && !matches!(self.policy, PathPolicy::Network(Refusal::Forked)) {
@@ -470,7 +472,7 @@ impl LocalPaths {
                 }
             }
             has_changed |= pair.has_become_attached() || pair.goes_on();
-            // Ignore errors of the ring: they are detected again when the QPs send.
+            // Ignore errors of the ring, which are detected again when the QPs send.
             if !pair.waiting.is_empty() && pair.has_room() != Ok(false) {
                 pair.is_not_full();
                 ready.append(&mut pair.waiting);
@@ -502,7 +504,7 @@ impl LocalPaths {
     }
 
     /// Makes QPs choose their paths again if the peer has stopped emptying the ring. Called when a QP that sends
-    /// through this pair timed out, or received a packet from the network.
+    /// through this pair times out, or receives a packet from the network.
     pub(super) fn note_silence(&mut self, index: usize, now: Time) {
         let pair = if self.is_own_process() { self.pairs.get_mut(index) } else { None };
         if pair.is_some_and(|pair| !pair.is_drained() && pair.has_stopped(now, STALLED_NS)) {
@@ -552,7 +554,7 @@ impl LocalPaths {
         }
     }
 
-    /// Returns true if there is room for a packet. If not, [`LocalPaths::look`] returns the QP when there is
+    /// Returns true if there is room for a packet. Otherwise, [`LocalPaths::look`] returns the QP later, when there is
     /// room or the peer has stopped.
     pub(super) fn has_room(
         &mut self,
@@ -589,14 +591,14 @@ impl LocalPaths {
         pair.push(packet, payload);
     }
 
-    /// Returns the place in the ring for the payload of the next packet. Call it after
-    /// [`LocalPaths::has_room`] has returned true.
+    /// Returns the place in the ring for the payload of the next packet. Call it only after [`LocalPaths::has_room`]
+    /// has returned true.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> Option<RingPayload<'_>> {
         self.pairs.get(index).map(MemoryPair::payload)
     }
 
-    /// Writes and publishes a packet; returns false if the ring does not have room for it.
+    /// Writes and publishes a packet. Returns false if the ring does not have room for it.
     pub(super) fn push_if_room(&mut self, index: usize, packet: &[u8], outbox: &mut MemberOutbox) -> bool {
         let has_room = self.is_own_process()
             && self.pairs.get_mut(index).is_some_and(|pair| pair.has_room() == Ok(true));
@@ -631,8 +633,8 @@ impl LocalPaths {
         }
     }
 
-    /// Parks the ring at a position in the list of active pairs if the ring has been idle. Returns true if it
-    /// is no longer in the list.
+    /// Parks the ring at a position in the list of active pairs if the ring has been idle. Returns true if the ring is
+    /// no longer in the list.
     pub(super) fn park_idle(&mut self, at: usize, now: Time) -> bool {
         let pair = self.active.get(at).and_then(|index| self.pairs.get_mut(*index));
         let parks = pair.is_none_or(|pair| now.since(pair.heard()) >= IDLE_NS && pair.park(Wanted::All));
@@ -642,7 +644,7 @@ impl LocalPaths {
         parks
     }
 
-    /// Parks all rings before a thread sleeps that must be woken for `wanted` packets. Returns true if
+    /// Parks all rings before a thread sleeps. `wanted` selects the packets that must wake the thread. Returns true if
     /// packets have arrived before the rings were parked.
     pub(super) fn park(&mut self, wanted: Wanted) -> bool {
         let was_less = std::mem::replace(&mut self.wanted, wanted) == Wanted::Urgent && wanted == Wanted::All;

@@ -88,8 +88,8 @@ pub(super) struct MemoryPair {
     pub(super) gave_bell: bool,
     /// Numbers of the QPs that wait for room.
     pub(super) waiting: Vec<u32>,
-    /// Time at which the peer was first found not to take packets, and its position in the ring at that time. Set only
-    /// while QPs wait for room or responses.
+    /// Time at which the peer was first found to have stopped taking packets, and its position in the ring at that
+    /// time. Set only while QPs wait for room or responses.
     full: Option<(Time, u64)>,
     /// True if the peer counts as stopped. It counts as running again when it has emptied the ring.
     is_stalled: bool,
@@ -111,8 +111,8 @@ pub(in crate::device::shard) struct RingPayload<'a> {
 }
 
 impl RingPayload<'_> {
-    /// Copies `length` bytes from a checked range into the ring. The bytes are placed after `headers` bytes for the
-    /// packet's headers, and after the payload that is already there.
+    /// Copies `length` bytes from a checked range into the ring. The bytes follow `headers` bytes reserved for the
+    /// packet's headers, and any payload that is already there.
     pub(in crate::device::shard) fn append(
         &self,
         headers: usize,
@@ -120,7 +120,7 @@ impl RingPayload<'_> {
         length: usize,
     ) -> Result<(), Refused> {
         let before = self.written.get();
-        // Earlier payload behind headers of another length belongs to an abandoned packet.
+        // Earlier payload after headers of another length belongs to an abandoned packet.
         let before = if before.at == headers { before.length } else { 0 };
         let MemoryPair { producer, own, .. } = self.pair;
         if mutant!(record_is_published_before_its_bytes) {
@@ -142,8 +142,8 @@ impl RingPayload<'_> {
     }
 }
 
-/// Payload in the ring of the packet that was taken last, to be copied to registered memory. The peer may
-/// change the payload at any time, so code must not depend on its content.
+/// Payload of the packet last taken from the ring. The payload is still in the ring, and is copied to registered
+/// memory. The peer may change the payload at any time, so code must not depend on its content.
 #[derive(Debug)]
 pub(in crate::device::shard) struct ArrivedPayload<'a> {
     pair: &'a MemoryPair,
@@ -296,14 +296,14 @@ impl MemoryPair {
         self.producer.has_room(&Shown(&self.other, &self.own), LONGEST)
     }
 
-    /// Returns the place in the ring for the payload of the next packet. Call it after
-    /// [`MemoryPair::has_room`] has returned true.
+    /// Returns the place in the ring for the payload of the next packet. Call it only after [`MemoryPair::has_room`]
+    /// has returned true.
     pub(super) fn payload(&self) -> RingPayload<'_> {
         RingPayload { pair: self, written: Cell::default() }
     }
 
-    /// Writes a packet whose payload may be in the ring already. Call it after [`MemoryPair::has_room`] has returned
-    /// true. Large amounts of unpublished bytes are published without [`MemoryPair::publish`].
+    /// Writes a packet whose payload may be in the ring already. Call it only after [`MemoryPair::has_room`] has
+    /// returned true. Large amounts of unpublished bytes are published without [`MemoryPair::publish`].
     pub(super) fn push(&mut self, packet: &[u8], Written { at, length }: Written) {
         let (head, tail) = packet.split_at(at.min(packet.len()));
         let whole = packet.len() + length;
@@ -413,7 +413,7 @@ impl MemoryPair {
         self.full = None;
     }
 
-    /// Returns true if a stopped peer has emptied the ring. It then counts as running again.
+    /// Returns true if a stopped peer has emptied the ring. The peer then counts as running again.
     pub(super) fn goes_on(&mut self) -> bool {
         if !self.is_stalled || !self.is_drained() {
             return false;

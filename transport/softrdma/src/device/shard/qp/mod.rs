@@ -173,15 +173,14 @@ impl Qp {
         }
     }
 
-    /// Returns attributes and state of the QP.
+    /// Returns the attributes and state of the QP.
     pub(super) fn attributes(&self) -> &QpAttributes {
         &self.attributes
     }
 
-    /// Returns true if the QP may receive this datagram: both IP addresses must match, but not the UDP source
-    /// port (contract rocev2 8.3). After the first packet from a member of this host, only packets from
-    /// members are accepted, since another user may take over the peer's address and ports when the peer
-    /// dies.
+    /// Returns true if the QP may receive this datagram. Both IP addresses must match, but the UDP source port need not
+    /// (contract rocev2 8.3). After the first packet from a member of this host, only packets from members are
+    /// accepted, since another user may take over the peer's address and ports when the peer dies.
     pub(super) fn is_connected(&self, datagram: &Datagram<'_>, origin: Origin) -> bool {
         self.route
             .as_ref()
@@ -201,14 +200,14 @@ impl Qp {
         }
     }
 
-    /// Adds a handle if this is a TGT of the domain; returns false otherwise.
+    /// Adds a handle if this is a TGT of the domain. Returns false otherwise.
     pub(super) fn open_handle(&mut self, domain: DomainNumber) -> bool {
         let found = self.domain.as_ref().is_some_and(|of| of.number() == domain);
         self.handles += usize::from(found);
         found
     }
 
-    /// Closes a handle; returns true if it was the last.
+    /// Closes a handle. Returns true if it was the last.
     pub(super) fn close_handle(&mut self) -> bool {
         self.handles -= 1;
         self.handles == 0
@@ -285,7 +284,7 @@ impl Qp {
             && !matches!(self.attributes.state, QpState::Error | QpState::Reset)
     }
 
-    /// Raises an event of the QP. An event of a shared TGT is raised in each process with a handle.
+    /// Raises an event for the QP. An event for a shared TGT is raised in each process with a handle.
     fn raise(&mut self, kind: AsyncEventKind, events: &AsyncEvents) {
         match &mut self.shared {
             Some(shared) => shared.raise(kind),

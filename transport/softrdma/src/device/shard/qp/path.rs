@@ -220,7 +220,7 @@ impl Qp {
         self.route.as_ref().map(|route| route.destination().ip())
     }
 
-    /// Discards the QP's next packets, like packets that the network loses.
+    /// Discards the QP's next packets, as if the network had lost them.
     pub(in crate::device::shard) fn send_nowhere(
         &mut self,
         packet: &mut Vec<u8>,

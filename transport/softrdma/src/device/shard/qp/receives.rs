@@ -96,7 +96,7 @@ impl<'a> Receives<'a> {
         }
     }
 
-    /// Takes a receive to flush; returns false if the queue is empty. Receives of an SRQ are not flushed.
+    /// Takes a receive to flush. Returns false if the queue is empty. Receives of an SRQ are not flushed.
     pub(in crate::device::shard) fn take_to_flush(&mut self, taken: &mut Taken) -> bool {
         match &mut self.queue {
             Queue::Own(queue) => queue.take(taken),

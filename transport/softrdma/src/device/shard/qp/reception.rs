@@ -44,7 +44,7 @@ pub(in crate::device::shard) struct HeldReceive {
 }
 
 impl HeldReceive {
-    /// Returns the SRQ that the message in progress names, in `Some` if the message holds a receive.
+    /// Returns `Some` if a message in progress holds a receive. The inner value is the SRQ that the message names.
     pub(in crate::device::shard) fn message(&self) -> Option<Option<SrqNumber>> {
         self.in_use.then_some(self.srq)
     }
@@ -54,7 +54,7 @@ impl HeldReceive {
         self.in_use = false;
     }
 
-    /// Takes a receive for a message that names `srq`; returns false if the queue is empty.
+    /// Takes a receive for a message that names `srq`. Returns false if the queue is empty.
     pub(in crate::device::shard) fn begin(
         &mut self,
         receives: &mut Receives<'_>,
@@ -69,7 +69,7 @@ impl HeldReceive {
         true
     }
 
-    /// Ends the message in progress; returns the `wr_id` of its receive.
+    /// Ends the message in progress. Returns the `wr_id` of its receive.
     pub(in crate::device::shard) fn end(&mut self) -> u64 {
         self.in_use = false;
         self.taken.wr_id
@@ -170,7 +170,7 @@ impl Reception {
         Some((receives, &mut self.held))
     }
 
-    /// Completes the receive of the message in progress with `completion`, whose `wr_id` is filled in.
+    /// Completes the receive of the message in progress with `completion`, whose `wr_id` this function sets.
     pub(in crate::device::shard) fn fail(
         &mut self,
         intake: Intake<'_>,

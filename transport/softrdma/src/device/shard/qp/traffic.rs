@@ -20,7 +20,7 @@ const PACKETS_IN_TURN: usize = 64;
 const FINAL_ACK_COPIES: usize = 3;
 
 impl Qp {
-    /// Stores a request while a placement in another process is pending. Returns false if there is none.
+    /// Stores a request while a placement in another process is pending. Returns false if no placement is pending.
     pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
         match &mut self.shared {
             Some(shared) if shared.is_waiting() => {
@@ -31,8 +31,8 @@ impl Qp {
         }
     }
 
-    /// Passes a request to the responder; returns `None` if there is no responder. `joined` is true if the request may
-    /// contain the payload of several packets.
+    /// Passes a request to the responder. Returns `None` if the QP does not have a responder. `joined` is true if the
+    /// request may contain the payload of several packets.
     pub(in crate::device::shard) fn handle_request(
         &mut self,
         packet: &Packet<'_>,
@@ -71,9 +71,9 @@ impl Qp {
             || self.path.epoch == 0
     }
 
-    /// Passes a response to the requester; returns `None` if there is no requester. `joined` is true if the response
-    /// may contain the payload of several packets. `arrived` is the payload of a READ response in a ring; the packet
-    /// then contains only the payload's length.
+    /// Passes a response to the requester. Returns `None` if the QP does not have a requester. `joined` is true if the
+    /// response may contain the payload of several packets. `arrived` is the payload of a READ response in a ring; the
+    /// packet then contains only the payload's length.
     pub(in crate::device::shard) fn handle_response(
         &mut self,
         packet: &Packet<'_>,
@@ -120,8 +120,8 @@ impl Qp {
         self.requester.as_ref().is_some_and(|requester| requester.has_outstanding(bth))
     }
 
-    /// Handles a request of which only the BTH could be parsed (contract rocev2 7.9); returns false if there
-    /// is no responder.
+    /// Handles a request of which only the BTH could be parsed (contract rocev2 7.9). Returns false if the QP does not
+    /// have a responder.
     pub(in crate::device::shard) fn handle_malformed(&mut self, bth: &Bth) -> bool {
         let Some(responder) = &mut self.responder else { return false };
         let _handled = responder.handle_malformed(bth);
@@ -157,7 +157,7 @@ impl Qp {
         self.awaits_proof = Some(from);
     }
 
-    /// Sends responses first, then requests; returns true if the QP may have more to send.
+    /// Sends responses first, then requests. Returns true if the QP may have more to send.
     pub(in crate::device::shard) fn send_packets(
         &mut self,
         outgoing: &mut Outgoing,
@@ -225,7 +225,7 @@ impl Qp {
     #[inline(never)]
     fn report_all(&mut self, resources: &mut Resources) {
         // Complete the failed request before the flushed requests, since programs take the first completion with an
-        // error for the cause.
+        // error as the cause.
         self.report_completions(resources);
         if self.report_events(resources) {
             self.report_completions(resources);
@@ -247,7 +247,7 @@ impl Qp {
         }
     }
 
-    /// Reports events; returns true if there were any.
+    /// Reports events. Returns true if any were reported.
     fn report_events(&mut self, resources: &mut Resources) -> bool {
         let (mut any, mut failed) = (false, false);
         while let Some(event) = self.requester.as_mut().and_then(Requester::poll_event) {
