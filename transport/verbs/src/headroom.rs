@@ -25,7 +25,7 @@ pub const LARGE: usize = 16 << 10;
 /// Size of the buffer for the part of /proc/self/status that is read.
 const STATUS_BYTES: usize = 4096;
 
-/// A limit leaves too little room.
+/// Error returned when a limit would leave too little memory free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} limited to {limit_kib} KiB (`{command}`), of which {used_kib} KiB are in use, and {wanted_kib} KiB more \
@@ -108,7 +108,7 @@ impl Limit {
 /// Checks that [`HEADROOM`] is left after an allocation of `bytes` of private memory.
 ///
 /// # Errors
-/// The limit that would leave less.
+/// [`NoRoom`] if a limit would leave less.
 pub fn check(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)?;
     Limit::Data.check(bytes)
@@ -122,7 +122,7 @@ pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)
 }
 
-/// The process's limit on file sizes is too low.
+/// Error returned when a file would exceed the process's limit on file sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "files are limited to {limit} bytes (`ulimit -f`), and {wanted} are needed: raise the limit, or lift it with \
@@ -143,15 +143,15 @@ impl From<FileTooLarge> for io::Error {
 /// with SIGXFSZ.
 ///
 /// # Errors
-/// The limit, if it is below `bytes`.
+/// [`FileTooLarge`] if the limit is below `bytes`.
 pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     // Without a limit, the value is `u64::MAX`.
     let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _hard)| soft);
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Returns a suffix for the text of an error that means that a limit is reached. It names the limit, its value if the
-/// process can read it, and how to raise it. Empty for other errors.
+/// Returns a suffix for the text of an error that reports a reached limit. The suffix names the limit, its value if the
+/// process can read it, and how to raise it. It is empty for other errors.
 #[must_use]
 pub const fn remedy(errno: Option<i32>) -> Remedy {
     Remedy(errno)

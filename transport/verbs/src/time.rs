@@ -82,7 +82,7 @@ enum Source {
 }
 
 impl Clock {
-    /// Creates a handle of the system's monotonic clock.
+    /// Creates a handle to the system's monotonic clock.
     #[must_use]
     pub const fn monotonic() -> Self {
         Self(Source::Monotonic)

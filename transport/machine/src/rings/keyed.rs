@@ -1,7 +1,7 @@
 //! A table from numbers to values that is read without a lock.
 //!
 //! Readers look up a number while they hold a [`Reading`]; writers take turns through a lock that readers do not take. A
-//! removed value is returned to the writer after all readers have stopped using it, so the writer may free it at once.
+//! removed value is returned to the writer after all readers have stopped using it, so the writer may free it immediately.
 //!
 //! The table uses open addressing. Its keys come from a permutation, so they are well distributed. When keys and graves
 //! would fill more than half of the array, a writer replaces it with an array of which the keys fill at most a quarter, and
@@ -17,7 +17,7 @@ use crate::rings::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 const EMPTY: u32 = 0;
 /// Key of a place whose key was removed. A search continues there.
 const GRAVE: u32 = u32::MAX;
-/// Number of places of the first array.
+/// Number of places in the first array.
 const FIRST: usize = if cfg!(test) { 2 } else { 64 };
 
 struct KeyedPlace<V> {

@@ -1,8 +1,8 @@
 //! Loom models, which run all interleavings of two or three threads on each part, with up to two preemptions.
 //!
-//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom
-//! reports a lost wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak
-//! as an `Arc` that is left.
+//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom reports a lost
+//! wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak as an `Arc` that outlives the
+//! model.
 
 use core::future::Future;
 use core::pin::pin;

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The code panicked.
+/// Error returned if the code panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 
