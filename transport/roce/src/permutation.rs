@@ -7,8 +7,8 @@
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
-/// Number of rounds of the Feistel network. Six would resist any test for a random permutation of so few values, if the
-/// round function cannot be distinguished from a random function.
+/// Number of rounds of the Feistel network. Six would suffice to resist any test for a random permutation of a set this
+/// small, if the round function cannot be distinguished from a random function.
 const ROUNDS: u64 = 8;
 
 /// A permutation of the numbers with a given number of bits, determined by a key.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_width_comes_once() {
+    fn every_number_of_width_occurs_once() {
         let permutation = Permutation::new(16, [1, 2]);
         let numbers: BTreeSet<u32> = (0..1 << 16).map(|index| permutation.number_of(index)).collect();
         assert_eq!((numbers.len(), numbers.last()), (1 << 16, Some(&0xffff)));

@@ -55,7 +55,7 @@ pub enum Work<'a> {
         /// `range.length`. The receive is checked before the payload is written.
         immediate: Option<u32>,
     },
-    /// Check that the range may be read. The bytes are fetched later with [`Target::read`].
+    /// A check that the range may be read. The bytes are fetched later with [`Target::read`].
     Read {
         /// The message's range.
         range: RemoteRange,
@@ -93,7 +93,7 @@ pub struct PlacementRequest<'a> {
 }
 
 impl<'a> PlacementRequest<'a> {
-    /// Creates the request of a packet.
+    /// Creates the request for a packet.
     #[inline]
     pub(super) fn new(packet: &Packet<'_>, work: Work<'a>) -> Self {
         Self {
@@ -152,7 +152,7 @@ pub enum ReadOutcome {
     Later,
 }
 
-/// The memory, receive queues and SRQs of a responder. The device implements it.
+/// The memory, receive queues and SRQs of a responder. The device implements this trait.
 ///
 /// The engine has done the earlier checks. The order of the target's checks is (contract G4, rocev2 7.3): SRQ in the TGT's
 /// XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length of the receive

@@ -99,7 +99,7 @@ impl MadHeader {
     }
 }
 
-/// A packet of which an ICMP error quotes the beginning.
+/// A packet whose beginning an ICMP error quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotedPacket {
     /// The packet is not for QP 1.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_other_kinds_carry_no_mad() {
+    fn packets_of_other_kinds_do_not_carry_mad() {
         let bytes = [0; MAD_BYTES];
         let good = mad_packet(Psn::new(5), &bytes);
         let mut wrong_key = good;

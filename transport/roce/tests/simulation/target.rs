@@ -22,7 +22,7 @@ pub(crate) struct Node {
     pub(crate) used: Vec<(usize, Receive)>,
 }
 
-/// A receive queue: an SRQ, or the receive queue of one RC QP (number 0).
+/// An SRQ, or the receive queue of one RC QP (number 0).
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) number: SrqNumber,

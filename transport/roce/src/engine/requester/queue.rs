@@ -251,7 +251,7 @@ impl Requester {
     /// (contract E8).
     ///
     /// # Errors
-    /// [`PostRefused`]. The queue is unchanged then.
+    /// [`PostRefused`]. In this case the queue is unchanged.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
         let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {

@@ -46,8 +46,8 @@ pub enum Handled {
 }
 
 impl Handled {
-    /// Returns true if the packet was expected and valid, which proves the peer's source address. Duplicates prove nothing:
-    /// half of all PSNs count as duplicates.
+    /// Returns true if the packet was expected and valid, which proves the peer's source address. A duplicate does not prove
+    /// it, because half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -89,7 +89,7 @@ pub struct ResponderCounters {
     pub acks: u64,
     /// READ response packets sent.
     pub read_responses: u64,
-    /// Packets dropped in a state without receiving.
+    /// Packets dropped in a state in which the QP does not receive.
     pub dropped_state: u64,
     /// Packets dropped for an opcode of another service or of a response.
     pub dropped_opcode: u64,
@@ -100,6 +100,7 @@ pub struct ResponderCounters {
 }
 
 /// The responder half of one RC or TGT queue pair.
+///
 /// Call [`ResponderState::modify`] after every checked transition, and [`ResponderState::handle_request`] for each packet.
 /// After a batch, call [`ResponderState::poll_transmit`] and [`ResponderState::poll_event`] until they return `None`.
 /// Acknowledgements are coalesced, so fewer polls between packets mean fewer ACKs. There must be one caller at a time.
@@ -198,7 +199,7 @@ const PHASE_RECEIVING: u8 = 1;
 const PHASE_RTR: u8 = 2;
 const PHASE_ERROR: u8 = 3;
 
-/// Increments a counter. Never panics, even if the bytes were arbitrary.
+/// Increments a counter. Never panics, even if the stored bytes are arbitrary.
 fn count(counter: &mut u64) {
     *counter = counter.wrapping_add(1);
 }

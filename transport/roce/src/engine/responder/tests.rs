@@ -119,7 +119,7 @@ fn first_message_is_acknowledged_with_msn_one_and_no_credits() {
 }
 
 #[test]
-fn acknowledgements_of_batch_are_one() {
+fn batch_gets_one_acknowledgement() {
     // contract rocev2 7.11
     let mut rig = Rig::new();
     for psn in 100..110 {
@@ -300,7 +300,7 @@ fn duplicate_read_of_deregistered_memory_is_dropped() {
 }
 
 #[test]
-fn atomics_are_replayed_not_repeated() {
+fn atomic_results_are_replayed_without_second_execution() {
     // contract rocev2 7.5, 7.6
     let mut rig = Rig::new();
     rig.take(&fetch_add(100, 8));
