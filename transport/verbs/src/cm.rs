@@ -147,8 +147,8 @@ pub enum CmOption {
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
-    /// If true, a request refused for lack of a receiver is repeated for 525 ms instead of failing at once, because the peer
-    /// may just be starting. Software devices only.
+    /// If true, a request that is reported as undeliverable is repeated for 525 ms instead of failing immediately, because
+    /// the peer may be starting. Software devices only.
     RetryRefused(bool),
     /// Upper bound on the path MTU in the request. Software devices only.
     PathMtu(Mtu),
@@ -171,7 +171,7 @@ pub enum OneFlow {
 /// UDP ports of a connection between software devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UdpPorts {
-    /// Source port of packets to the peer, if the connection is one flow; `None` for any.
+    /// Source port of packets to the peer, if the connection uses one flow; `None` for any port.
     pub own: Option<u16>,
     /// Destination port of packets to the peer.
     pub peer: u16,
@@ -423,13 +423,14 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request. The route must be resolved. An endpoint can connect only once, even if the attempt fails.
+    /// Sends the request to the listener. The route must be resolved. An endpoint can connect only once, even if the attempt
+    /// fails.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
-    /// Moves the attached QP, if there is one, to RTS and sends the reply.
+    /// Accepts the request of the peer. Moves the attached QP, if there is one, to RTS and sends the reply.
     ///
     /// # Errors
     /// Same as [`CmId::connect`].
@@ -445,7 +446,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Has no effect after the RTU.
     fn communication_established(&self);
 
-    /// Refuses a request, with at most 148 bytes of private data, or 136 in [`PortSpace::Udp`].
+    /// Refuses the request of the peer, with at most 148 bytes of private data, or 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
     /// Same as [`CmId::connect`].
@@ -453,7 +454,7 @@ pub trait CmId: Any + Send + Sync + Debug {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
 
-    /// Refuses a request for the given reason. In [`PortSpace::Udp`] the reason is not sent to the peer.
+    /// Refuses the request of the peer for the given reason. In [`PortSpace::Udp`] the reason is not sent to the peer.
     ///
     /// # Errors
     /// Same as [`CmId::connect`].

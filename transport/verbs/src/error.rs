@@ -49,9 +49,9 @@ pub enum VerbsError {
     Os(i32),
 }
 
-/// Text in [`VerbsError::AddressInUse`] for a port that another endpoint uses, if one of the two is bound to all addresses.
-/// Linux then returns `EADDRNOTAVAIL`, and `EADDRINUSE` only if both endpoints name the same address (`cma_check_port` in
-/// drivers/infiniband/core/cma.c).
+/// Text in [`VerbsError::AddressInUse`] for a port that another endpoint uses, if one of the two endpoints is bound to all
+/// addresses. Linux then returns `EADDRNOTAVAIL`, and `EADDRINUSE` only if both endpoints name the same address
+/// (`cma_check_port` in drivers/infiniband/core/cma.c).
 pub const WILDCARD_TAKEN: &str = "another endpoint has this port, at all addresses or at one of them; take another port, or port 0 for a free one";
 
 impl VerbsError {

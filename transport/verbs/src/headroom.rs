@@ -1,9 +1,9 @@
 //! Memory kept free within the process's limits.
 //!
-//! Small allocations cannot return errors: if memory is exhausted, the allocator ends the process. Large allocations can, so
-//! they fail unless [`HEADROOM`] is left after them. This module enforces that rule for the limits on the address space
-//! (`ulimit -v`) and on private memory (`ulimit -d`). Callers check before they allocate large blocks, map files or start
-//! threads. Without a limit, each check makes two system calls. A check must never allocate.
+//! Small allocations cannot return errors, because the allocator ends the process if memory is exhausted. Large allocations
+//! can return errors, so they fail unless [`HEADROOM`] is left after them. This module enforces that rule for the limits on
+//! the address space (`ulimit -v`) and on private memory (`ulimit -d`). Callers check before they allocate large blocks, map
+//! files or start threads. Without a limit, each check makes two system calls. A check must never allocate.
 //!
 //! The checks do not lock, so threads that allocate at the same time may together leave less. The limit of a control group
 //! is not checked; the kernel ends a process that exceeds that limit.

@@ -28,7 +28,7 @@ pub(crate) fn use_least() {
 /// Returns large blocks to the system when they are freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_large_blocks() {
-    // Set glibc's default explicitly: otherwise glibc raises the threshold to the size of freed blocks.
+    // Set glibc's default explicitly, because glibc otherwise raises the threshold to the size of freed blocks.
     glibc::set(glibc::M_MMAP_THRESHOLD, 128 << 10);
 }
 

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of control groups that are read: the process's own and its ancestors.
+/// Maximum number of control groups that are read, which are the process's own and its ancestors.
 const MAX_GROUPS: usize = 64;
 
 /// Value of [`Bound::of`] for memory that a control group limits.

@@ -78,7 +78,7 @@ pub struct ReadAllowance {
     pub packet_bytes: u32,
 }
 
-/// A queue pair. For a TGT, one of its handles.
+/// A queue pair, or one of the handles to a TGT.
 pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the QP number.
     fn number(&self) -> QpNumber;
@@ -113,8 +113,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
         None
     }
 
-    /// Returns the amount that new READs may request; `None` if the device does not limit it. A READ beyond
-    /// this amount is accepted, but waits in the send queue together with all later work.
+    /// Returns the amount of data that new READs may request; `None` if the device does not limit it. A READ beyond this
+    /// amount is accepted, but waits in the send queue together with all later work.
     fn read_allowance(&self) -> Option<ReadAllowance> {
         None
     }

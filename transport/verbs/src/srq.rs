@@ -37,7 +37,7 @@ pub struct SrqInit {
 /// Current attributes of an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttributes {
-    /// Number of work requests that it can hold.
+    /// Number of work requests that the SRQ can hold.
     pub max_wr: u32,
     /// Number of SGEs per request.
     pub max_sge: u32,

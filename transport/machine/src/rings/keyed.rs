@@ -45,7 +45,7 @@ pub struct Keyed<V> {
 
 // SAFETY: readers on several threads share values by reference, and a writer on any thread takes them out.
 unsafe impl<V: Send + Sync> Sync for Keyed<V> {}
-// SAFETY: it owns its values; moving or dropping it on another thread moves values of V.
+// SAFETY: the table owns its values; moving or dropping it on another thread moves values of V.
 unsafe impl<V: Send + Sync> Send for Keyed<V> {}
 
 impl<V> Array<V> {

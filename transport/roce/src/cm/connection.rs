@@ -46,7 +46,7 @@ pub(super) struct Addresses {
     pub(super) remote: IpAddr,
 }
 
-/// Authenticated reports that a request has no receiver.
+/// Authenticated reports that a request was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusals {
     /// Time for which the request is repeated after the first report.

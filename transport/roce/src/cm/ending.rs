@@ -51,12 +51,12 @@ impl CmMachine {
 
     /// Ends a connection; `Disconnected` follows. Has no effect if it is already ending.
     ///
-    /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and on the
-    /// passive side for at most the time that the REQ requested. [`Self::release`] ends the wait.
+    /// The DREQ is repeated for as long as the kernel repeats a DREQ. That is 98.3 s on the active side, and at most the
+    /// time that the REQ requested on the passive side. [`Self::release`] ends the wait.
     ///
     /// # Errors
-    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before the connection is accepted
-    /// (call `release` or `reject` then).
+    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before the connection is accepted. In
+    /// that case, call `release` or `reject`.
     pub fn disconnect(&mut self, now: u64, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
         check_private(private, DREQ_PRIVATE_BYTES)?;
         match self.own(id)?.state {

@@ -43,7 +43,7 @@ pub enum Event {
     /// The connection is established. The private data comes from the REP on the active side (196 bytes), and from the RTU
     /// on the passive side (224 bytes, all zero if data came before the RTU).
     Established(ConnectionId, Vec<u8>),
-    /// The peer refused this side's request or withdrew its own. There are 148 bytes of private data.
+    /// The peer refused this side's request or withdrew its own. The private data is 148 bytes long.
     Rejected(ConnectionId, RejectReason, Vec<u8>),
     /// The peer did not answer, or the local program did not answer a request or reply in time.
     Unreachable(ConnectionId, UnreachableCause),
@@ -69,7 +69,7 @@ pub enum Event {
         /// Private data, 136 bytes.
         private: Vec<u8>,
     },
-    /// The peer refused this side's `SIDR_REQ`. There are 136 bytes of private data. The id is invalid afterwards.
+    /// The peer refused this side's `SIDR_REQ`. The private data is 136 bytes long. The id is invalid afterwards.
     ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
     /// The QP's number may be used again.
     TimewaitExit(ConnectionId, QpNumber),

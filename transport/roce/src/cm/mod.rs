@@ -24,8 +24,8 @@
 //! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. Connections and
 //! SIDR requests share the ids, the listeners and the limits.
 //!
-//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet. A QP's `sq_psn` is the
-//! PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` is the PSN that this side announced. In a
+//! Each side *announces* its starting PSN, at which it expects the other side's first packet. A QP's `sq_psn` is the PSN
+//! that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` is the PSN that this side announced. In a
 //! capture of two kernels, the active side's first SEND carries the PSN from the REP, and the passive side's first SEND the
 //! PSN from the REQ.
 

@@ -69,7 +69,7 @@ pub struct Connect<'a> {
     pub ports: UdpPorts,
     /// Requested use of one pair of UDP ports.
     pub one_flow: OneFlow,
-    /// If true, the request is retransmitted for a while after a report that there is no receiver.
+    /// If true, the request is retransmitted for a while after a report that it was not delivered.
     pub retry_refused: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],

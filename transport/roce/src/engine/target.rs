@@ -51,7 +51,7 @@ pub enum Work<'a> {
         first: bool,
         /// Last packet of the message.
         last: bool,
-        /// Only on the last packet: takes a receive and completes it with this value (contract G9). The byte length is
+        /// Value for a receive that is taken and completed, on the last packet only (contract G9). The byte length is
         /// `range.length`. The receive is checked before the payload is written.
         immediate: Option<u32>,
     },

@@ -29,7 +29,7 @@
 //! doubling). If the packet belongs to a READ, only its first missing response is requested. The peer receives a duplicate,
 //! which the protocol allows at any time. Only the nominal timeouts determine that a peer is dead.
 //!
-//! # Large packets that vanish
+//! # Loss of large packets
 //! A network with a smaller MTU than its end interfaces may drop large packets without a report. This must be distinguished
 //! from the death of a peer and from random losses. So each ACK timeout of a packet with more payload than the smallest path
 //! MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate, whichever later packets
@@ -130,7 +130,7 @@ pub enum PostRefused {
     BadAtomic,
 }
 
-/// Event of the QP itself.
+/// An event that concerns the whole QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequesterEvent {
     /// A work request failed. The QP is now in ERR, and its responder half must be moved to ERR too.

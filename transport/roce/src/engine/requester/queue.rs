@@ -76,13 +76,13 @@ pub(super) struct Wqe {
     pub(super) psns: u32,
     /// Message number. For a READ in pieces, it is the number of the last piece.
     pub(super) ssn: Psn,
-    /// READs only: number of response packets per piece.
+    /// Number of response packets per piece; READs only.
     pub(super) piece: u32,
-    /// READs only: number of response packets placed before the first missing one.
+    /// Number of response packets placed before the first missing one; READs only.
     pub(super) received: u32,
-    /// READs only: packet at which a piece is divided into two requests, or 0.
+    /// Packet at which a piece is divided into two requests, or 0; READs only.
     pub(super) split: u32,
-    /// READs only: true if the requested part of a piece ends before the piece does.
+    /// True if the requested part of a piece ends before the piece does; READs only.
     pub(super) is_repeated: bool,
     /// Fault that prevents sending. The request fails after all earlier requests have ended.
     pub(super) fault: Option<CompletionStatus>,

@@ -41,7 +41,7 @@ pub enum Handled {
     Duplicate,
     /// The packet's PSN is beyond the expected one, so an earlier packet is missing.
     OutOfOrder,
-    /// The packet was ignored: wrong state or service, not a request, or malformed.
+    /// The packet was ignored, because it is malformed or not a request, or does not fit the state or service.
     Dropped,
 }
 
@@ -60,7 +60,7 @@ impl Handled {
     }
 }
 
-/// Event of the QP itself.
+/// An event that concerns the whole QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderEvent {
     /// The first valid packet arrived in RTR (contract rocev2 7.15).
@@ -75,7 +75,7 @@ pub enum ResponderEvent {
 pub struct ResponderCounters {
     /// Request packets accepted.
     pub packets: u64,
-    /// Duplicates.
+    /// Duplicate packets received.
     pub duplicates: u64,
     /// Packets beyond the expected PSN.
     pub out_of_order: u64,

@@ -68,7 +68,7 @@ fn retry_count_7_ends_after_eight_transmissions() {
 }
 
 #[test]
-fn probes_double_their_interval_and_cost_no_retry() {
+fn probes_double_their_interval_without_using_retries() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.send(2);
