@@ -109,7 +109,7 @@ mod tests {
             *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
         }
         assert!(differences.values().all(|count| *count <= 3), "some differences come again and again");
-        // No bit of the number equals a bit of the index, and none changes with a bit of the index more often than not.
+        // Each bit of the number changes with each bit of the index in about half of all cases.
         for of_index in 0..14_u32 {
             let mut changed = [0_u32; 32];
             for index in 0..1_usize << 14 {

@@ -161,10 +161,10 @@ pub enum OneFlow {
     /// Each side sends from any of its ports to the receiving port of the other device.
     #[default]
     No,
-    /// Every second transmission of the connection request, starting with the second, requests one flow. The peer rejects
-    /// the connection, and reports which form of the request arrived.
+    /// One flow is requested in every second transmission of the connection request, starting with the second. The peer
+    /// rejects the connection, and reports which form of the request arrived.
     Try,
-    /// All transmissions of the connection request request one flow.
+    /// One flow is requested in all transmissions of the connection request.
     Yes,
 }
 

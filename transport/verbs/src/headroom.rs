@@ -77,7 +77,6 @@ impl Limit {
         }
     }
 
-    /// Returns the limit in bytes, if there is one.
     fn bytes(self) -> Option<u64> {
         if cfg!(miri) {
             return None;

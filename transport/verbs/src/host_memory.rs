@@ -114,7 +114,6 @@ fn of_machine(text: &str) -> Option<(u64, u64)> {
     Some((sum("MemAvailable", "SwapFree")?, sum("MemTotal", "SwapTotal")?))
 }
 
-/// Applies the bounds of a control group.
 fn apply(memory: &mut HostMemory, group: &ControlGroup) {
     let (limit, used) =
         if group.is_unified { ("memory.max", "anon") } else { ("memory.limit_in_bytes", "total_rss") };

@@ -189,7 +189,6 @@ impl<V> Keyed<V> {
         self.len() == 0
     }
 
-    /// Returns the array, for writers.
     fn array(&self) -> &Array<V> {
         // SAFETY: only writers replace and free arrays, and the caller holds their lock.
         unsafe { &*self.array.load(Ordering::Relaxed) }

@@ -123,7 +123,6 @@ impl<S: Stock> Lending<S> {
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Recalls at most `most` lent items.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());

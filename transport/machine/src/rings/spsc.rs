@@ -142,7 +142,7 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// Returns the number of free slots. Reads the shared cursor only if there is none according to the copy.
+    /// Returns the number of free slots. Reads the shared cursor only if the ring is full according to the copy.
     fn free(&mut self) -> usize {
         if self.tail.wrapping_sub(self.head) == self.capacity() {
             // SYNC: spsc-head

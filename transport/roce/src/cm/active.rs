@@ -136,7 +136,6 @@ impl CmMachine {
         }
     }
 
-    /// Handles the first REP of a connection.
     fn take_rep(&mut self, now: u64, id: ConnectionId, local_port: Option<u16>, transaction: u64, rep: &Rep) {
         let Some(connection) = self.table.get(id) else { return };
         let addresses = connection.addresses;

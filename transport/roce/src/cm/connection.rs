@@ -26,7 +26,6 @@ pub(super) enum ConnectionState {
     /// The program has released the connection of a TGT, but the peer's INI has not (contract J9). The connection is kept
     /// for a while to handle late messages.
     Idle,
-    /// The DREQ was sent.
     DreqSent,
     /// The connection has ended, and is kept until its packets can no longer be in the network.
     Timewait,
@@ -39,7 +38,6 @@ impl ConnectionState {
     }
 }
 
-/// Both addresses of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Addresses {
     pub(super) local: IpAddr,

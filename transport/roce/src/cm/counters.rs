@@ -99,7 +99,6 @@ impl CmCounters {
         self.other_kind += 1;
     }
 
-    /// Counts a refusal by the machine itself.
     pub(super) fn refuse(&mut self, reason: RejectReason) {
         self.count(CmDrop::Refused);
         for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {

@@ -132,8 +132,8 @@ impl CmMachine {
     }
 
     /// Ends a connection after the device has found that the peer's process died without a message. The effect is the same
-    /// as if a kernel had sent a message in place of the process, which is a REJ before this side has answered, else a DREQ.
-    /// Has no effect on an ended connection.
+    /// as if a kernel had sent a message in place of the process. The message is a REJ if this side has not answered yet,
+    /// and a DREQ otherwise. Has no effect before the peer's first message, or on an ended connection.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {

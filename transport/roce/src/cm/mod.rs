@@ -18,8 +18,8 @@
 //!                               +----> Timewait <----+ --time--> (gone)
 //! ```
 //!
-//! When the program releases the connection of a TGT, it becomes `Idle` instead, without a message to the peer, because
-//! other processes may use the TGT (contract J9).
+//! When the program releases the connection of a TGT, the connection becomes `Idle` instead, without a message to the peer,
+//! because other processes may use the TGT (contract J9).
 //!
 //! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. Connections and
 //! SIDR requests share the ids, the listeners and the limits.

@@ -25,7 +25,6 @@ pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()
 }
 
-/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// Writes into a posted receive.

@@ -93,7 +93,6 @@ pub struct PlacementRequest<'a> {
 }
 
 impl<'a> PlacementRequest<'a> {
-    /// Creates the request for a packet.
     #[inline]
     pub(super) fn new(packet: &Packet<'_>, work: Work<'a>) -> Self {
         Self {

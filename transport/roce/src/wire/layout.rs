@@ -123,7 +123,6 @@ impl Opcode {
     }
 }
 
-/// Returns the layout of each opcode.
 const fn layouts() -> [Layout; 256] {
     let mut layouts = [None; 256];
     let mut code = 0;

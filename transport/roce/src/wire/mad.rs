@@ -1,7 +1,7 @@
 //! Management datagrams (MADs), which are 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
-//! This module handles the common header and the UD packet around it. The CM and the device call it. It never interprets a
-//! CM message; `crate::cm` does.
+//! This module handles the common header and the UD packet around it. The CM and the device call it. It never interprets CM
+//! messages, which `crate::cm` does.
 
 #![forbid(unsafe_code)]
 

@@ -60,7 +60,6 @@ impl<'a> Packet<'a> {
         Self::plain(Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) }, payload)
     }
 
-    /// Creates a packet without extension headers.
     #[inline]
     const fn plain(bth: Bth, payload: &'a [u8]) -> Self {
         Self {

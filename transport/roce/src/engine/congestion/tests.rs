@@ -32,7 +32,6 @@ trait Sender {
     fn sent(&mut self, now: Time);
     fn acknowledged(&mut self, round_trip_ns: u64, now: Time);
     fn lost(&mut self, now: Time);
-    /// Returns the end of a pause.
     fn pause_end(&self, now: Time) -> Option<Time>;
 }
 

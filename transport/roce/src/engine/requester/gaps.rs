@@ -73,7 +73,6 @@ impl Kept {
         self.is_due
     }
 
-    /// Discards all kept responses and pending repeats.
     pub(super) fn clear(&mut self) {
         self.words.fill(0);
         self.count = 0;
@@ -87,7 +86,6 @@ impl Kept {
         self.is_due = false;
     }
 
-    /// Records that a range was requested again.
     pub(super) fn repeated(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
             self.repeats.push(from..from.plus(packets));
@@ -386,8 +384,8 @@ impl Requester {
         true
     }
 
-    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later
-    /// ranges again.
+    /// Returns the first lost range before the cursor that was not requested again, and the index of its READ. The cursor
+    /// requests the ranges after it.
     fn next_lost(&self) -> Option<(usize, Range<Psn>)> {
         let kept = &self.kept;
         let mut at = self.una;

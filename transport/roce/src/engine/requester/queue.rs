@@ -89,7 +89,6 @@ pub(super) struct Wqe {
 }
 
 impl Wqe {
-    /// Returns the PSN after the last PSN of the request.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.psns)
     }

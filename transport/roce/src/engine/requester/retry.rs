@@ -69,7 +69,6 @@ impl Retry {
         self.rnr_left = self.rnr_retry;
     }
 
-    /// Returns true if the peer has answered on the current path.
     pub(super) fn is_path_proven(&self) -> bool {
         self.is_path_proven
     }

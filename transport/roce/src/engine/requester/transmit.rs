@@ -13,7 +13,6 @@ use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, Sen
 pub(super) struct Cursor {
     /// Index of the queue's entry, or the queue's length when everything was sent.
     pub(super) index: usize,
-    /// Number of the packet within the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
     /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves only a limited number of the

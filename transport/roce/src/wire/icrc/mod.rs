@@ -40,8 +40,8 @@ pub struct IpUdp {
 }
 
 impl IpUdp {
-    /// Creates the headers of a packet from an unconnected socket with path MTU discovery, with DF and identification 0
-    /// (contract rocev2 5.1).
+    /// Creates the headers of a packet that an unconnected socket with path MTU discovery sends, with DF set and
+    /// identification 0 (contract rocev2 5.1).
     #[must_use]
     pub const fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
