@@ -22,8 +22,8 @@ pub enum Turn {
 
 /// The body of a thread, divided into turns.
 ///
-/// Going to sleep takes several turns: announce the sleep, check for work again, sleep. A scheduler may run
-/// other machines between these turns, as an operating system may run other threads. A turn never blocks. If
+/// A machine goes to sleep in several turns. It announces the sleep, checks for work again, and then sleeps. A scheduler may
+/// run other machines between these turns, as an operating system may run other threads. A turn never blocks. If
 /// [`trunkline_verbs::Clock::is_charged`] becomes true, the turn ends before it sends anything.
 pub trait Machine {
     /// Does a bounded amount of work. After [`Turn::Sleep`], it is called again when the machine is woken or

@@ -38,7 +38,7 @@ pub struct Sealed {
 }
 
 impl Sealed {
-    /// Kind of a lane's frames. Their key changes with the phase.
+    /// Kind of a lane's frames, whose key changes with the phase.
     pub const FRAME: &'static str = "frame of a lane";
 }
 

@@ -35,8 +35,7 @@ impl Runtime {
         &self.clock
     }
 
-    /// Returns true if a simulation runs the machines. Code must not block, start a thread or open a socket
-    /// then.
+    /// Returns true if a simulation runs the machines. Code in a simulation must not block, start a thread or open a socket.
     #[must_use]
     pub fn is_simulated(&self) -> bool {
         self.simulator.is_some()
@@ -71,7 +70,7 @@ impl Runtime {
     /// Creates a sleeper for the machine, and a waker for the threads that bring it work.
     ///
     /// # Errors
-    /// The system's error if no descriptor is left.
+    /// The system's error if no file descriptor is available.
     pub fn sleeper(&self) -> io::Result<(Sleeper, Waker)> {
         Sleeper::new(&self.clock, self.simulator.as_ref())
     }

@@ -31,7 +31,6 @@ impl Bell {
         let _was_asleep = self.0.ring();
     }
 
-    /// Returns the doorbell, for the machine.
     pub(crate) fn doorbell(&self) -> &Doorbell {
         &self.0
     }

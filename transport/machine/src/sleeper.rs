@@ -8,9 +8,9 @@
 //!   awake()
 //! ```
 //!
-//! A [`Sleeper`] also watches descriptors, such as the one of a completion channel, and a [`WatchSet`], a set
-//! of descriptors that changes. A simulation has neither descriptors nor system calls, and the machine checks
-//! its channels instead.
+//! A [`Sleeper`] also watches descriptors, such as the descriptor of a completion channel, and a [`WatchSet`], a set of
+//! descriptors that changes. A simulation has neither descriptors nor system calls, and the machine checks its channels
+//! instead.
 
 use crate::rings::doorbell::Doorbell;
 use crate::simulator::Bell;
@@ -29,7 +29,7 @@ const WAKER: Token = Token(0);
 const WATCHED: Token = Token(1);
 const CHANGING: Token = Token(2);
 
-/// The machine's half.
+/// The half that the machine uses.
 pub struct Sleeper {
     clock: Clock,
     half: SleeperHalf,
@@ -40,7 +40,7 @@ enum SleeperHalf {
     Simulated(Arc<Bell>),
 }
 
-/// The half of the threads that bring work. Clones wake the same machine.
+/// The half that threads with work for the machine use. Clones wake the same machine.
 #[derive(Clone)]
 pub struct Waker(WakerHalf);
 
@@ -78,8 +78,8 @@ impl Sleeper {
         Ok((Self { clock: clock.clone(), half }, Waker(waker)))
     }
 
-    /// Makes the descriptor wake the machine when it becomes readable, edge-triggered. In a simulation, this has no effect
-    /// and does not call `fd`.
+    /// Watches a descriptor in edge-triggered mode, so that the machine wakes when it becomes readable. In a simulation,
+    /// this has no effect and does not call `fd`.
     ///
     /// # Errors
     /// The error of the system call.
@@ -122,8 +122,9 @@ impl Sleeper {
         }
     }
 
-    /// Makes these descriptors, in place of the previous set, wake the machine when they become readable, edge-triggered.
-    /// `fds` is called only if `version` has changed, and never in a simulation.
+    /// Watches these descriptors, in place of the previous set, in edge-triggered mode. The machine wakes when one of them
+    /// becomes readable. `fds` is called only if `version` has changed or a descriptor of the set is not watched, and never
+    /// in a simulation.
     pub fn watch_set(&mut self, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if let SleeperHalf::Thread { poll, changing, .. } = &mut self.half {
             changing.update(poll, version, fds);
@@ -183,7 +184,7 @@ impl WatchSet {
     /// Maximum wait while a descriptor is not watched.
     const INCOMPLETE: Duration = Duration::from_millis(1);
 
-    /// Watches these descriptors, edge-triggered, in place of the previous set. Does nothing if `version` is
+    /// Watches these descriptors in edge-triggered mode, in place of the previous set. Does nothing if `version` is
     /// unchanged and all descriptors of the set are watched.
     pub fn update(&mut self, poll: &Poll, version: u64, fds: impl FnOnce() -> Vec<RawFd>) {
         if version == self.version && !self.is_incomplete {

@@ -11,7 +11,7 @@ use trunkline_verbs::internal_thread::{self, InternalThread, ThreadNumber};
 /// Maximum interval between two queries of the remaining time, which may become shorter.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A machine's thread panicked. The panic was printed.
+/// Error returned if a machine's thread panicked. The panic was printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Panicked;
 

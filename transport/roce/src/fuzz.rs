@@ -43,7 +43,7 @@ pub fn mad(data: &[u8; MAD_BYTES]) {
     assert_eq!(message.attribute(), mad.header.attribute);
 }
 
-/// Checks that an appended ICRC is valid, and that its identification is found.
+/// Checks that an appended ICRC is valid, and that the packet's identification is found.
 fn checksum(data: &[u8]) {
     let v4 = |end| SocketAddr::new(Ipv4Addr::new(127, 0, 0, end).into(), 4791);
     let v6 = |end| SocketAddr::new(Ipv6Addr::from(u128::from(end)).into(), 4791);

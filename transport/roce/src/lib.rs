@@ -1,5 +1,5 @@
-//! RoCEv2 with RC and XRC, without I/O. Contains packets and ICRC, the reliable protocol, the communication manager, and
-//! captures.
+//! RoCEv2 with RC and XRC, without I/O. The crate contains packet formats and the ICRC, the reliable protocol, the
+//! communication manager, and capture files.
 //!
 //! The types here never block; the caller collects their output with the `poll_*` methods. Equal calls give
 //! equal results. The types never panic or grow without bound on any input.

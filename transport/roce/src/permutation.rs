@@ -7,8 +7,8 @@
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
-/// Number of rounds of the Feistel network. Six would resist any test for a random permutation of so few values, if the
-/// round function cannot be distinguished from a random function.
+/// Number of rounds of the Feistel network. Six would suffice to resist any test for a random permutation of a set this
+/// small, if the round function cannot be distinguished from a random function.
 const ROUNDS: u64 = 8;
 
 /// A permutation of the numbers with a given number of bits, determined by a key.
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_width_comes_once() {
+    fn every_number_of_width_occurs_once() {
         let permutation = Permutation::new(16, [1, 2]);
         let numbers: BTreeSet<u32> = (0..1 << 16).map(|index| permutation.number_of(index)).collect();
         assert_eq!((numbers.len(), numbers.last()), (1 << 16, Some(&0xffff)));
@@ -109,7 +109,7 @@ mod tests {
             *differences.entry(after.wrapping_sub(*before)).or_default() += 1;
         }
         assert!(differences.values().all(|count| *count <= 3), "some differences come again and again");
-        // No bit of the number equals a bit of the index, and none changes with a bit of the index more often than not.
+        // Each bit of the number changes with each bit of the index in about half of all cases.
         for of_index in 0..14_u32 {
             let mut changed = [0_u32; 32];
             for index in 0..1_usize << 14 {

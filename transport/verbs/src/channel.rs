@@ -1,12 +1,12 @@
-//! Completion channels, which wake a sleeping thread when a CQ has a completion.
+//! Completion channels, which wake a sleeping thread when a completion is added to a CQ.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::any::Any;
 use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// A queue of completion events, with a file descriptor that becomes readable when an armed CQ of the
-/// channel gets a completion.
+/// A queue of completion events, with a file descriptor that becomes readable when a completion is added to an armed CQ of
+/// the channel.
 ///
 /// To sleep, arm the CQ with [`crate::CompletionQueue::request_notify`], poll it once more because a completion may have
 /// arrived before arming, then wait on the descriptor. When it is readable, call [`CompletionChannel::next_event`] until it

@@ -1,4 +1,4 @@
-//! Connection management with the endpoints of librdmacm, in event-driven form.
+//! Event-driven connection management with endpoints as in librdmacm.
 //!
 //! A [`CmId`] belongs to one [`CmChannel`] at a time, which receives its events. `connect`, `accept` and `disconnect` start
 //! an operation whose outcome is an event. Only [`ConnectionManager::create_endpoint`] may block;
@@ -9,7 +9,7 @@
 //! passive: create_endpoint -> listen -> ConnectRequest(new id) -> attach(TGT) -> accept -> Established
 //! either : disconnect, or a DREQ from the peer -> Disconnected -> TimewaitExit
 //!
-//! step by step, as librdmacm's programs do it (the program moves its QP to RTS itself):
+//! step by step, as programs use librdmacm (the program moves its QP to RTS itself):
 //! active : create_id [-> bind] -> resolve_address -> AddressResolved -> resolve_route -> RouteResolved
 //!          -> connect(QP number) -> ConnectResponse -> qp_changes(RTR, RTS) -> establish
 //! passive: create_id -> bind -> listen -> ConnectRequest(new id) -> qp_changes(RTR, RTS)
@@ -62,12 +62,12 @@ pub enum EndpointSide {
     Active {
         /// Address and port of the listener.
         remote: SocketAddr,
-        /// The local address. With `None`, the route determines it.
+        /// The local address; `None` if the route determines it.
         source: Option<IpAddr>,
     },
     /// Listens.
     Passive {
-        /// Local address and port. Port 0 picks a free port, and an unspecified address means all addresses.
+        /// Local address and port. Port 0 selects a free port, and an unspecified address stands for all addresses.
         local: SocketAddr,
     },
 }
@@ -77,7 +77,7 @@ pub enum EndpointSide {
 pub struct EndpointRequest {
     /// Active or passive.
     pub side: EndpointSide,
-    /// The port space; XRC needs [`PortSpace::Ib`].
+    /// The port space. XRC requires [`PortSpace::Ib`].
     pub port_space: PortSpace,
     /// The type of the endpoint's QPs: `XrcIni` for active XRC, `XrcTgt` for passive XRC.
     pub qp_type: QpType,
@@ -86,7 +86,7 @@ pub struct EndpointRequest {
 /// Parameters of a connection (`rdma_conn_param`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectParameters {
-    /// Private data: at most 56 bytes in a request and 196 in a reply; 180 and 136 in [`PortSpace::Udp`].
+    /// Private data, at most 56 bytes in a request and 196 in a reply, or 180 and 136 in [`PortSpace::Udp`].
     pub private_data: Vec<u8>,
     /// Maximum number of READs and atomics that this side accepts at a time.
     pub responder_resources: u8,
@@ -96,17 +96,17 @@ pub struct ConnectParameters {
     pub retry_count: u8,
     /// RNR retries, 0 to 7.
     pub rnr_retry_count: u8,
-    /// Local ACK timeout of the active side's QP, 4.096 us * 2^n for n from 1 to 31. The request carries n (contract rocev2
-    /// 12.2). Ignored when accepting.
+    /// Exponent n of the local ACK timeout of the active side's QP, 4.096 us * 2^n, from 1 to 31 (contract rocev2 12.2).
+    /// Ignored when accepting.
     pub ack_timeout: u8,
-    /// In events, the peer's QP. In calls, the QP of an endpoint without an attached QP; the program moves that QP to RTS
-    /// itself ([`CmId::qp_changes`]).
+    /// In events, the peer's QP. In calls, the program's own QP if none is attached to the endpoint; the program then moves
+    /// this QP to RTS itself ([`CmId::qp_changes`]).
     pub qp_number: Option<QpNumber>,
     /// True if end-to-end flow control is available. The value is only reported to the peer's program.
     pub flow_control: bool,
     /// True if the QP has an SRQ; always set for XRC (contract J5).
     pub srq: bool,
-    /// In [`PortSpace::Udp`] only: the Q_Key of the passive side's QP.
+    /// Q_Key of the passive side's QP, in [`PortSpace::Udp`] only.
     pub q_key: u32,
 }
 
@@ -141,14 +141,14 @@ pub enum CmOption {
     ReuseAddress(bool),
     /// True if a listener at `::` refuses IPv4 peers (`RDMA_OPTION_ID_AFONLY`).
     AddressFamilyOnly(bool),
-    /// Overrides [`ConnectParameters::ack_timeout`], in the same unit (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
+    /// Overrides [`ConnectParameters::ack_timeout`], with the same encoding (`RDMA_OPTION_ID_ACK_TIMEOUT`, contract J12).
     AckTimeout(u8),
     /// UDP ports of the connection. Hardware supports only 4791.
     UdpPorts(UdpPorts),
     /// One pair of UDP ports for all packets of the connection. Software devices only.
     OneFlow(OneFlow),
-    /// If true, a request refused for lack of a receiver is repeated for 525 ms instead of failing at once, because the peer
-    /// may just be starting. Software devices only.
+    /// If true, a request that is reported as undeliverable is repeated for 525 ms instead of failing immediately, because
+    /// the peer may be starting. Software devices only.
     RetryRefused(bool),
     /// Upper bound on the path MTU in the request. Software devices only.
     PathMtu(Mtu),
@@ -161,22 +161,22 @@ pub enum OneFlow {
     /// Each side sends from any of its ports to the receiving port of the other device.
     #[default]
     No,
-    /// Every second transmission of the request, starting with the second, asks for one flow. The peer refuses the request,
-    /// and reports which form arrived.
+    /// One flow is requested in every second transmission of the connection request, starting with the second. The peer
+    /// rejects the connection, and reports which form of the request arrived.
     Try,
-    /// The request asks for one flow.
+    /// One flow is requested in all transmissions of the connection request.
     Yes,
 }
 
 /// UDP ports of a connection between software devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UdpPorts {
-    /// Source port of packets to the peer, if the connection is one flow; `None` for any.
+    /// Source port of packets to the peer, if the connection uses one flow; `None` for any port.
     pub own: Option<u16>,
     /// Destination port of packets to the peer.
     pub peer: u16,
-    /// Addresses that the ICRC covers in place of the packets' addresses, if an address translator rewrites the packets'
-    /// addresses. Set only on the side that accepted a one-flow connection, or that dials back in one.
+    /// Addresses that the ICRC covers if an address translator rewrites the packets' addresses. Set only on the side that
+    /// accepted a one-flow connection, or that dials back in one.
     pub view: Option<PeerView>,
 }
 
@@ -214,7 +214,7 @@ impl RejectReason {
     pub const TIMEOUT: Self = Self(4);
     /// The kind of request is not supported.
     pub const UNSUPPORTED: Self = Self(5);
-    /// The message names a connection that the peer does not have.
+    /// The message names a connection that does not exist at the peer.
     pub const INVALID_COMM_ID: Self = Self(6);
     /// The service id has no listener.
     pub const INVALID_SERVICE_ID: Self = Self(8);
@@ -232,15 +232,15 @@ impl RejectReason {
     pub const VENDOR_OPTION: Self = Self(35);
 }
 
-/// Reason why a request was not answered.
+/// Reason why a connection request was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum UnreachableCause {
-    /// The answer timed out.
+    /// No answer arrived in time.
     NoAnswer,
     /// UDP port 4791 of the peer's address is closed.
     Port,
-    /// The peer's host or network has no route, or its host does not answer on its link.
+    /// The peer's host or network has no route, or the host does not respond on its link.
     Host,
     /// A firewall refuses the packets.
     Prohibited,
@@ -277,18 +277,18 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum CmEventKind {
-    /// A peer requests a connection from a listener. `id` is a new endpoint on the listener's channel.
+    /// A connection request arrived at a listener. `id` is a new endpoint on the listener's channel.
     ConnectRequest {
         /// The new endpoint.
         id: Arc<dyn CmId>,
         /// The peer's parameters, with both depths already swapped to this side's view.
         parameters: ConnectParameters,
     },
-    /// `resolve_address` has found the local address and the route.
+    /// `resolve_address` found the local address and the route.
     AddressResolved,
     /// `resolve_address` failed.
     AddressError(VerbsError),
-    /// `resolve_route` has completed.
+    /// `resolve_route` completed.
     RouteResolved,
     /// The peer accepted the request of an active endpoint without an attached QP. Move the QP to RTS and call
     /// [`CmId::establish`]; no further event reports that the endpoint is connected.
@@ -330,7 +330,7 @@ pub struct CmEvent {
     pub id: CmIdNumber,
     /// The kind of event.
     pub kind: CmEventKind,
-    /// The peer's private data, as long as the message's field.
+    /// The peer's private data, padded to the size of the message's field.
     pub private_data: Vec<u8>,
 }
 
@@ -357,8 +357,8 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn peer_address(&self) -> Option<SocketAddr>;
 
     /// Returns the effective uid of the peer's process, if the host proves that the process runs as this user in this user
-    /// namespace. Call this after the peer's request or reply has arrived. Returns `None` for hardware, for other hosts and
-    /// users, and without such a proof.
+    /// namespace. Call this after the peer's request or reply has arrived. Returns `None` on hardware, for peers on other
+    /// hosts or of other users, and without such a proof.
     ///
     /// This makes system calls, so call it once per connection.
     fn local_user(&self) -> Option<u32>;
@@ -368,7 +368,7 @@ pub trait CmId: Any + Send + Sync + Debug {
         None
     }
 
-    /// Returns the path MTU that the peer has requested, if any; `None` on hardware.
+    /// Returns the path MTU that the peer requested, if any; `None` on hardware.
     fn asked_mtu(&self) -> Option<Mtu> {
         None
     }
@@ -383,7 +383,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// QP's state.
     fn detach(&self) -> Option<Arc<dyn QueuePair>>;
 
-    /// Binds the endpoint to a local address. Port 0 picks a free port.
+    /// Binds the endpoint to a local address. Port 0 selects a free port.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`], and
@@ -416,20 +416,21 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] for RTR and RTS before the message has arrived, and for other states.
     fn qp_changes(&self, state: QpState) -> Result<QpModify, VerbsError>;
 
-    /// Starts to listen. An unbound endpoint listens on a free port of all addresses. At most `backlog` requests wait for
+    /// Starts listening. An unbound endpoint listens on a free port of all addresses. At most `backlog` requests wait for
     /// the program.
     ///
     /// # Errors
     /// [`VerbsError::AddressInUse`], [`VerbsError::AddressNotAvailable`].
     fn listen(&self, backlog: u32) -> Result<(), VerbsError>;
 
-    /// Sends the request. The route must be resolved. An endpoint can connect only once, even if the attempt fails.
+    /// Sends the request to the listener. The route must be resolved. An endpoint can connect only once, even if the attempt
+    /// fails.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] in the wrong state or with too much private data.
     fn connect(&self, parameters: &ConnectParameters) -> Result<(), VerbsError>;
 
-    /// Moves the attached QP, if there is one, to RTS and sends the reply.
+    /// Accepts the request of the peer. Moves the attached QP, if there is one, to RTS and sends the reply.
     ///
     /// # Errors
     /// Same as [`CmId::connect`].
@@ -445,7 +446,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     /// equivalent to the peer's RTU (`rdma_notify` with `IBV_EVENT_COMM_EST`). Has no effect after the RTU.
     fn communication_established(&self);
 
-    /// Refuses a request, with at most 148 bytes of private data, or 136 in [`PortSpace::Udp`].
+    /// Refuses the request of the peer, with at most 148 bytes of private data, or 136 in [`PortSpace::Udp`].
     ///
     /// # Errors
     /// Same as [`CmId::connect`].
@@ -453,7 +454,7 @@ pub trait CmId: Any + Send + Sync + Debug {
         self.reject_for(RejectReason::CONSUMER, private_data)
     }
 
-    /// Refuses a request for the given reason. In [`PortSpace::Udp`] the reason is not sent to the peer.
+    /// Refuses the request of the peer for the given reason. In [`PortSpace::Udp`] the reason is not sent to the peer.
     ///
     /// # Errors
     /// Same as [`CmId::connect`].
@@ -481,7 +482,7 @@ pub trait CmId: Any + Send + Sync + Debug {
     fn migrate(&self, channel: &Arc<dyn CmChannel>) -> Result<(), VerbsError>;
 }
 
-/// The callback with the outcome of [`ConnectionManager::begin_endpoint`].
+/// Callback that receives the outcome of [`ConnectionManager::begin_endpoint`].
 pub type EndpointDone = Box<dyn FnOnce(Result<Arc<dyn CmId>, VerbsError>) + Send>;
 
 /// Creates channels and endpoints of a device.
@@ -489,7 +490,7 @@ pub trait ConnectionManager: Send + Sync + Debug {
     /// Creates a channel.
     ///
     /// # Errors
-    /// The operating system's error if no descriptor is left.
+    /// The operating system's error if no file descriptor is available.
     fn create_channel(&self) -> Result<Arc<dyn CmChannel>, VerbsError>;
 
     /// Creates an endpoint that is neither bound nor resolved. `qp_type` is the type of its QPs: `XrcIni` to connect with

@@ -41,7 +41,7 @@ impl CompletionStatus {
         self == Self::Success
     }
 
-    /// Returns a human-readable explanation with the usual cause.
+    /// Returns a human-readable explanation of the status, with its usual cause.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {
@@ -101,8 +101,8 @@ bitflags::bitflags! {
         const WITH_IMMEDIATE = 1;
         /// The sender requested a solicited event.
         const SOLICITED = 1 << 1;
-        /// The peer answers, but has received no packet with as much payload as the lost one. Software devices set this
-        /// flag, and only with [`CompletionStatus::RetryExceeded`].
+        /// The peer responds, but has not received any packet with as much payload as the lost packet. Only software devices
+        /// set this flag, and only with [`CompletionStatus::RetryExceeded`].
         const LARGE_PACKETS_LOST = 1 << 2;
     }
 }
@@ -120,8 +120,8 @@ pub struct Completion {
     pub byte_length: u32,
     /// Immediate data from the sender; valid with `WITH_IMMEDIATE`.
     pub immediate: u32,
-    /// The local QP: for a send the QP it was posted to, for a receive the TGT or RC QP that received the message (contract
-    /// G2).
+    /// The local QP. For a send, the QP that it was posted to; for a receive, the TGT or RC QP that received the message
+    /// (contract G2).
     pub qp_number: QpNumber,
     /// Flags of the completion.
     pub flags: CompletionFlags,

@@ -1,8 +1,8 @@
 //! Copies to and from memory that devices and other threads may access at the same time.
 //!
-//! All copies to and from such memory go through this module. A copy may tear, and the copied bytes are then unspecified. It
-//! must never be undefined behaviour, because programs without unsafe code can cause it. [`Memory`](crate::Memory) checks
-//! the ranges before it copies.
+//! All copies to and from such memory go through this module. A copy that races with a write may tear, and the copied bytes
+//! are then unspecified. Such a race must never be undefined behaviour, because programs without unsafe code can cause it.
+//! [`Memory`](crate::Memory) checks the ranges before it copies.
 //!
 //! | where | how |
 //! |---|---|

@@ -78,7 +78,7 @@ pub trait DeviceWait: Send + Sync + Debug {
     /// `awaits_acknowledgement` is true, acknowledgements need not wake the thread, and are handled later.
     fn prepare(&self, awaits_acknowledgement: bool) -> Prepared;
 
-    /// Returns the descriptors to wait on, edge-triggered. The device owns them.
+    /// Returns the descriptors to wait on, in edge-triggered mode. The device owns them.
     fn descriptors(&self) -> Vec<RawFd>;
 
     /// Returns an additional descriptor to wait on, which never changes.

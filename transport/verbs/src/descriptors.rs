@@ -1,9 +1,9 @@
 //! File descriptors with higher numbers than the standard streams.
 //!
 //! A program may run with standard input, output or error closed. The next descriptor created then gets the number of the
-//! closed stream, and may be a socket, or a file shared by all processes of the host. The program's output would go there.
-//! Therefore code that keeps a descriptor creates it with [`above_stdio`], or passes it to [`lift`] if it cannot be created
-//! twice. The streams stay closed for the program.
+//! closed stream. It may be a socket, or a file shared by all processes of the host, to which the program's output would
+//! then go. Therefore code that keeps a descriptor creates it with [`above_stdio`], or passes it to [`lift`] if it cannot be
+//! created twice. The streams stay closed for the program.
 #![forbid(unsafe_code)]
 
 use nix::fcntl::{FcntlArg, fcntl};
@@ -29,7 +29,7 @@ impl HeldStdio {
     /// The error of the system call that creates a placeholder.
     pub fn take() -> io::Result<Self> {
         let mut placeholders = Vec::new();
-        // Another thread may close a stream again and again.
+        // Bounded, because another thread may close a stream repeatedly.
         while !is_stdio_open() && placeholders.len() < 3 {
             placeholders.push(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
         }
@@ -48,8 +48,7 @@ fn is_stdio_open() -> bool {
 /// The error of `make`, or of [`HeldStdio::take`].
 pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let _held = HeldStdio::take()?;
-    // Another thread closed a stream in the meantime. Keep this descriptor, so that the next attempt gets
-    // another number.
+    // Descriptors created after another thread closed a stream. They are kept, so that the next attempt gets another number.
     let mut low = Vec::new();
     loop {
         let made = make()?;
@@ -60,7 +59,7 @@ pub fn above_stdio<T: AsRawFd>(mut make: impl FnMut() -> io::Result<T>) -> io::R
     }
 }
 
-/// Moves a descriptor above the standard streams, unless it is there already.
+/// Moves a descriptor above the standard streams, unless its number is already above them.
 ///
 /// # Errors
 /// The error of the system call that duplicates the descriptor.

@@ -30,7 +30,7 @@ bitflags::bitflags! {
 pub struct DeviceAttributes {
     /// The device's name.
     pub name: String,
-    /// The kind of link, for reports: `udp`, `in-process`, `infiniband`, ..., or `shm` for a device that is limited to
+    /// The kind of link, for reports, such as `udp`, `in-process` or `infiniband`; `shm` for a device that is limited to
     /// shared memory.
     pub link: String,
     /// Node GUID; also the CA GUID in CM messages.
@@ -63,7 +63,7 @@ pub struct DeviceAttributes {
     pub max_rd_atomic: u8,
     /// Maximum number of inline bytes of a send.
     pub max_inline_data: u32,
-    /// Number of ports; they are numbered from 1.
+    /// Number of ports, which are numbered from 1.
     pub ports: u8,
 }
 
@@ -131,7 +131,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// The operating system's error if no descriptor is left.
+    /// The operating system's error if no file descriptor is available.
     fn create_completion_channel(&self) -> Result<Arc<dyn CompletionChannel>, VerbsError>;
 
     /// Creates a completion queue.
@@ -162,7 +162,7 @@ pub trait Device: Any + Send + Sync + Debug {
     /// [`VerbsError::Invalid`] if the parameters do not match the QP type (contract C1, C11, C12).
     fn create_qp(&self, init: QpInit) -> Result<Arc<dyn QueuePair>, VerbsError>;
 
-    /// Opens another handle of a TGT in the domain (contract C4 to C8).
+    /// Opens another handle to a TGT in the domain (contract C4 to C8).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] if the domain has no TGT with that number.

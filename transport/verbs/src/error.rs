@@ -4,11 +4,11 @@ use crate::headroom;
 use std::io;
 use std::net::IpAddr;
 
-/// Reason for the refusal of a verb. [`VerbsError::errno`] returns the errno of libibverbs for each variant.
+/// Error of a verbs call. [`VerbsError::errno`] returns the errno of libibverbs for each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
-    /// `EINVAL`: the arguments are wrong; the text names the argument.
+    /// `EINVAL`: an argument is invalid; the text names it.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
     /// `EBUSY`: another object, which the text names, still uses this one.
@@ -17,7 +17,7 @@ pub enum VerbsError {
     /// `ENOMEM`: a resource of the device, which the text names, is exhausted.
     #[error("out of resources: {0}")]
     OutOfResources(&'static str),
-    /// `EOPNOTSUPP`: the device has no such feature.
+    /// `EOPNOTSUPP`: the device does not support the feature, which the text names.
     #[error("not supported by this device: {0}")]
     NotSupported(&'static str),
     /// `EAGAIN`: no XRC domain exists for the file and `O_CREAT` was not given (contract A5).
@@ -49,9 +49,9 @@ pub enum VerbsError {
     Os(i32),
 }
 
-/// Text in [`VerbsError::AddressInUse`] for a port that another endpoint uses, if one of the two is bound to all addresses.
-/// Linux then returns `EADDRNOTAVAIL`, and `EADDRINUSE` only if both endpoints name the same address (`cma_check_port` in
-/// drivers/infiniband/core/cma.c).
+/// Text in [`VerbsError::AddressInUse`] for a port that another endpoint uses, if one of the two endpoints is bound to all
+/// addresses. Linux then returns `EADDRNOTAVAIL`, and `EADDRINUSE` only if both endpoints name the same address
+/// (`cma_check_port` in drivers/infiniband/core/cma.c).
 pub const WILDCARD_TAKEN: &str = "another endpoint has this port, at all addresses or at one of them; take another port, or port 0 for a free one";
 
 impl VerbsError {

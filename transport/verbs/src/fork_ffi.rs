@@ -13,7 +13,7 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Starts to count forks.
+/// Starts counting forks.
 pub(crate) fn notice() {
     // SAFETY: the handler takes no arguments, does not unwind and does one atomic addition, which a child may do before it
     // executes another program. The C library removes the handlers of an unloaded library.

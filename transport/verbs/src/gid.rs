@@ -43,7 +43,7 @@ impl fmt::Display for Gid {
 pub enum GidKind {
     /// InfiniBand or RoCE v1 (Ethertype 0x8915).
     RoceV1,
-    /// UDP port 4791.
+    /// RoCE v2 (UDP port 4791).
     RoceV2,
 }
 

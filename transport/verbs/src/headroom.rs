@@ -1,9 +1,9 @@
 //! Memory kept free within the process's limits.
 //!
-//! Small allocations cannot return errors: if memory is exhausted, the allocator ends the process. Large allocations can, so
-//! they fail unless [`HEADROOM`] is left after them. This module enforces that rule for the limits on the address space
-//! (`ulimit -v`) and on private memory (`ulimit -d`). Callers check before they allocate large blocks, map files or start
-//! threads. Without a limit, each check makes two system calls. A check must never allocate.
+//! Small allocations cannot return errors, because the allocator ends the process if memory is exhausted. Large allocations
+//! can return errors, so they fail unless [`HEADROOM`] is left after them. This module enforces that rule for the limits on
+//! the address space (`ulimit -v`) and on private memory (`ulimit -d`). Callers check before they allocate large blocks, map
+//! files or start threads. Without a limit, each check makes two system calls. A check must never allocate.
 //!
 //! The checks do not lock, so threads that allocate at the same time may together leave less. The limit of a control group
 //! is not checked; the kernel ends a process that exceeds that limit.
@@ -25,7 +25,7 @@ pub const LARGE: usize = 16 << 10;
 /// Size of the buffer for the part of /proc/self/status that is read.
 const STATUS_BYTES: usize = 4096;
 
-/// A limit leaves too little room.
+/// Error returned when a limit would leave too little memory free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} limited to {limit_kib} KiB (`{command}`), of which {used_kib} KiB are in use, and {wanted_kib} KiB more \
@@ -77,7 +77,6 @@ impl Limit {
         }
     }
 
-    /// Returns the limit in bytes, if there is one.
     fn bytes(self) -> Option<u64> {
         if cfg!(miri) {
             return None;
@@ -108,7 +107,7 @@ impl Limit {
 /// Checks that [`HEADROOM`] is left after an allocation of `bytes` of private memory.
 ///
 /// # Errors
-/// The limit that would leave less.
+/// [`NoRoom`] if a limit would leave less.
 pub fn check(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)?;
     Limit::Data.check(bytes)
@@ -122,7 +121,7 @@ pub fn check_shared(bytes: usize) -> Result<(), NoRoom> {
     Limit::AddressSpace.check(bytes)
 }
 
-/// The process's limit on file sizes is too low.
+/// Error returned when a file would exceed the process's limit on file sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "files are limited to {limit} bytes (`ulimit -f`), and {wanted} are needed: raise the limit, or lift it with \
@@ -143,15 +142,15 @@ impl From<FileTooLarge> for io::Error {
 /// with SIGXFSZ.
 ///
 /// # Errors
-/// The limit, if it is below `bytes`.
+/// [`FileTooLarge`] if the limit is below `bytes`.
 pub fn check_file(bytes: u64) -> Result<(), FileTooLarge> {
     // Without a limit, the value is `u64::MAX`.
     let limit = getrlimit(Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _hard)| soft);
     if bytes <= limit { Ok(()) } else { Err(FileTooLarge { limit, wanted: bytes }) }
 }
 
-/// Returns a suffix for the text of an error that means that a limit is reached. It names the limit, its value if the
-/// process can read it, and how to raise it. Empty for other errors.
+/// Returns a suffix for the text of an error that reports a reached limit. The suffix names the limit, its value if the
+/// process can read it, and how to raise it. It is empty for other errors.
 #[must_use]
 pub const fn remedy(errno: Option<i32>) -> Remedy {
     Remedy(errno)

@@ -8,8 +8,8 @@ mod glibc {
     pub(super) const M_ARENA_MAX: c_int = -8;
 
     pub(super) fn set(name: c_int, value: c_int) {
-        // SAFETY: `mallopt` takes two numbers and locks the heap while it changes a setting. glibc reads the two that
-        // are set here as single words whenever a thread needs an arena or a large block, and the values of this file
+        // SAFETY: `mallopt` takes two numbers and locks the heap while it changes a setting. glibc reads the two settings
+        // that this file changes as single words whenever a thread needs an arena or a large block, and the values set here
         // are valid at any time.
         let _is_set = unsafe { mallopt(name, value) };
     }
@@ -28,7 +28,7 @@ pub(crate) fn use_least() {
 /// Returns large blocks to the system when they are freed.
 #[cfg(target_env = "gnu")]
 pub(crate) fn return_large_blocks() {
-    // Set glibc's default explicitly: otherwise glibc raises the threshold to the size of freed blocks.
+    // Set glibc's default explicitly, because glibc otherwise raises the threshold to the size of freed blocks.
     glibc::set(glibc::M_MMAP_THRESHOLD, 128 << 10);
 }
 

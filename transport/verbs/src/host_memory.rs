@@ -1,4 +1,4 @@
-//! Memory of the machine and of the process's control groups, used to detect settings that require too much of it.
+//! Memory of the machine and of the process's control groups, used to detect settings that require too much memory.
 //!
 //! Beyond these bounds the kernel kills the process instead of refusing an allocation. [`headroom`](crate::headroom) checks
 //! the limits of the process. This module reads /proc and /sys/fs/cgroup; an unreadable value sets no bound.
@@ -6,12 +6,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of control groups that are read: the process's own and its ancestors.
+/// Maximum number of control groups that are read, which are the process's own and its ancestors.
 const MAX_GROUPS: usize = 64;
 
-/// [`Bound::of`] for memory that a control group limits.
+/// Value of [`Bound::of`] for memory that a control group limits.
 pub const CONTROL_GROUP: &str = "its control group";
-/// Remedy for a node that may exceed the memory.
+/// Remedy for a node that may exceed the available memory.
 pub const REMEDY: &str =
     "raise the limit (MemoryMax=, memory.max), or lower the node's budgets: NodeBuilder::memory_limit";
 
@@ -81,7 +81,7 @@ pub struct ControlGroup {
     pub is_unified: bool,
 }
 
-/// Returns this process's control groups with a controller, and their ancestors. `root` stands for `/`.
+/// Returns this process's control groups for a controller, and their ancestors. `root` stands for `/`.
 #[must_use]
 pub fn control_groups(root: &Path, controller: &str) -> Vec<ControlGroup> {
     let mut groups = Vec::new();
@@ -102,7 +102,7 @@ pub fn control_groups(root: &Path, controller: &str) -> Vec<ControlGroup> {
     groups
 }
 
-/// Returns the free and the whole memory in /proc/meminfo, in bytes.
+/// Returns the free and the total memory in /proc/meminfo, in bytes.
 fn of_machine(text: &str) -> Option<(u64, u64)> {
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -114,7 +114,6 @@ fn of_machine(text: &str) -> Option<(u64, u64)> {
     Some((sum("MemAvailable", "SwapFree")?, sum("MemTotal", "SwapTotal")?))
 }
 
-/// Applies the bounds of a control group.
 fn apply(memory: &mut HostMemory, group: &ControlGroup) {
     let (limit, used) =
         if group.is_unified { ("memory.max", "anon") } else { ("memory.limit_in_bytes", "total_rss") };
@@ -132,7 +131,7 @@ fn apply(memory: &mut HostMemory, group: &ControlGroup) {
 mod tests {
     use super::*;
 
-    /// A directory that is removed with the test.
+    /// A directory that is removed when the test ends.
     struct Root(PathBuf);
 
     impl Root {

@@ -46,7 +46,7 @@ impl ThreadNumber {
     }
 }
 
-/// A handle of an internal thread. Dropping it detaches the thread.
+/// A handle to an internal thread. Dropping it detaches the thread.
 #[derive(Debug)]
 pub struct InternalThread<T> {
     handle: JoinHandle<T>,

@@ -6,7 +6,7 @@
 pub struct IoAddress(pub u64);
 
 impl IoAddress {
-    /// Returns the address `bytes` bytes further on. It wraps at 2^64, beyond all regions.
+    /// Returns the address `bytes` bytes after this one. It wraps at 2^64, beyond all regions.
     #[must_use]
     pub const fn plus(self, bytes: u64) -> Self {
         Self(self.0.wrapping_add(bytes))

@@ -1,4 +1,4 @@
-//! Verbs types and traits: the calls on an RDMA device, and their results.
+//! Types and traits for verbs, the calls on an RDMA device.
 //!
 //! This crate contains plain types and object-safe traits in the terms of libibverbs and librdmacm. Providers (the software
 //! device, the adapter over rdma-core) implement the traits; pollers, trunks and the conformance suite use them. The crate

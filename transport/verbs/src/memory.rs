@@ -12,7 +12,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reason for a refused access, which neither reads nor changes the memory.
+/// Error of an access or an allocation. A refused access neither reads nor changes the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -49,7 +49,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Allocates `length` zero bytes, page aligned. A length of 0 is allowed. The system provides the pages of a large block
+    /// Allocates `length` page-aligned zero bytes. A length of 0 is allowed. The system provides the pages of a large block
     /// when they are first used. A large block must leave the [`headroom`] of a limited address space free.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Memory {
     /// Copies consecutive parts into the memory from `offset` on.
     ///
     /// # Errors
-    /// [`MemoryError::OutOfBounds`]. Nothing is written then.
+    /// [`MemoryError::OutOfBounds`]. In this case nothing is written.
     #[inline]
     pub fn write_all<const N: usize>(&self, offset: usize, parts: [&[u8]; N]) -> Result<(), MemoryError> {
         self.check(offset, parts.iter().map(|part| part.len()).sum())?;

@@ -39,6 +39,6 @@ pub trait MemoryRegion: Any + Send + Sync + Debug {
     /// Invalidates the keys, after waiting for accesses in progress.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it was destroyed before.
+    /// [`VerbsError::Gone`] if the region is already destroyed.
     fn destroy(&self) -> Result<(), VerbsError>;
 }

@@ -22,7 +22,7 @@ impl Mtu {
         128 << (self as u32)
     }
 
-    /// Returns the wire and verbs code, 1 to 5.
+    /// Returns the code that packets and verbs use, 1 to 5.
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8

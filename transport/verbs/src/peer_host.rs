@@ -1,8 +1,8 @@
 //! Hosts of peers, to which all per-host limits apply.
 //!
-//! A sender may have many addresses. An IPv6 host has a whole network, and a user of this host has all of 127.0.0.0/8.
-//! Therefore a /64 counts as one host. All addresses of this host also count as one, except addresses where processes of
-//! this user are registered. The device identifies these addresses.
+//! A sender may use many addresses. An IPv6 host may use a whole network, and a user of this host all of 127.0.0.0/8.
+//! Therefore a /64 network counts as one host. All addresses of this host also count as one, except addresses where
+//! processes of this user are registered. The device identifies these addresses.
 #![forbid(unsafe_code)]
 
 use crate::AddressOwner;

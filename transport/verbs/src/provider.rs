@@ -13,7 +13,7 @@ pub struct DeviceInfo {
     pub guid: u64,
 }
 
-/// A family of RDMA devices: `rdma-core` (hardware) or `softrdma` (the software device of this project).
+/// A family of RDMA devices, which is `rdma-core` for hardware, or `softrdma` for the software device of this project.
 pub trait Provider: Send + Sync + Debug {
     /// Returns the family's name.
     fn name(&self) -> &'static str;

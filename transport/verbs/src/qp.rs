@@ -24,8 +24,8 @@ pub struct QueueCapacities {
     pub max_inline_data: u32,
 }
 
-/// The parameters for creating a QP. An INI takes `pd` and `send_cq`, a TGT `xrcd` only, and RC
-/// `pd`, both CQs and optionally a basic SRQ.
+/// The parameters for creating a QP. An INI requires `pd` and `send_cq`, a TGT only `xrcd`. An RC QP requires `pd` and both
+/// CQs, and may use a basic SRQ.
 #[derive(Debug, Clone)]
 pub struct QpInit {
     /// Transport type.
@@ -67,7 +67,7 @@ impl QpInit {
     }
 }
 
-/// Amount of data that READs may request on a path at once.
+/// Amount of data that READs on a path may request at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadAllowance {
     /// Packets of data that new READs may request without waiting.
@@ -78,7 +78,7 @@ pub struct ReadAllowance {
     pub packet_bytes: u32,
 }
 
-/// A queue pair. For a TGT, one of its handles.
+/// A queue pair, or one of the handles to a TGT.
 pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the QP number.
     fn number(&self) -> QpNumber;
@@ -98,7 +98,7 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Returns the current state and attributes.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it was destroyed.
+    /// [`VerbsError::Gone`] if the QP is destroyed.
     fn query(&self) -> Result<QpAttributes, VerbsError>;
 
     /// Returns the current path of the QP's packets; `None` if the device has only one path, or does not
@@ -113,8 +113,8 @@ pub trait QueuePair: Any + Send + Sync + Debug {
         None
     }
 
-    /// Returns the amount that new READs may request; `None` if the device does not limit it. A READ beyond
-    /// this amount is accepted, but waits in the send queue together with all later work.
+    /// Returns the amount of data that new READs may request; `None` if the device does not limit it. A READ beyond this
+    /// amount is accepted, but waits in the send queue together with all later work.
     fn read_allowance(&self) -> Option<ReadAllowance> {
         None
     }
@@ -122,20 +122,20 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// Posts send requests, with one doorbell for all of them.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason. The QP is a TGT or not yet in RTS, or the queue is full
+    /// The index of the first refused request, with the reason: the QP is a TGT or not yet in RTS, or the queue is full
     /// (contract C10, E8).
     fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Like [`QueuePair::post_send`], but posts all requests or none (`ibv_wr_complete`).
     ///
     /// # Errors
-    /// Same as [`QueuePair::post_send`]. No request is posted then.
+    /// Same as [`QueuePair::post_send`]. In this case no request is posted.
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError>;
 
     /// Posts receives to an RC QP without an SRQ.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason. The QP is of another kind (contract C10), or the queue is
+    /// The index of the first refused request, with the reason: the QP is of another kind (contract C10), or the queue is
     /// full.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
@@ -143,6 +143,6 @@ pub trait QueuePair: Any + Send + Sync + Debug {
     /// its buffers safely, first move the QP to ERR and poll the flushed completions.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it was destroyed before.
+    /// [`VerbsError::Gone`] if the QP is already destroyed.
     fn destroy(&self) -> Result<(), VerbsError>;
 }

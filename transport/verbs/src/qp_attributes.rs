@@ -9,7 +9,7 @@ pub struct AddressVector {
     pub source_gid_index: u16,
     /// The peer's GID.
     pub destination: Gid,
-    /// Local port, from 1; must equal the QP's (contract E4).
+    /// Local port, from 1; must equal the QP's port (contract E4).
     pub port: u8,
     /// IPv6 flow label, which is also the entropy for the UDP source port.
     pub flow_label: u32,
@@ -41,7 +41,7 @@ pub struct QpModify {
     pub max_rd_atomic: Option<u8>,
     /// Code of the RNR NAK timer, 0 to 31 (contract rocev2 6.3).
     pub min_rnr_timer: Option<u8>,
-    /// Local ACK timeout, 4.096 us * 2^n for n from 1 to 31; 0 disables it.
+    /// Exponent n of the local ACK timeout, 4.096 us * 2^n, from 1 to 31; 0 disables the timeout.
     pub timeout: Option<u8>,
     /// Number of transport retries, 0 to 7.
     pub retry_count: Option<u8>,

@@ -11,9 +11,10 @@ pub struct QpPath {
 }
 
 impl QpPath {
-    /// Name of memory shared with the peer's process. The device detects the end of that process at once.
+    /// Name of the path through memory shared with the peer's process. The device detects the end of that process
+    /// immediately.
     pub const MEMORY: &str = "shm";
-    /// Path name of a QP that has no path. All its packets are lost.
+    /// Path name of a QP without a path. All its packets are lost.
     pub const NONE: &str = "none";
 }
 
@@ -25,7 +26,7 @@ pub enum PathChoice {
     Auto,
     /// UDP only.
     Udp,
-    /// Shared memory only. Other peers are refused.
+    /// Shared memory only. Peers that cannot use it are refused.
     Shm,
 }
 

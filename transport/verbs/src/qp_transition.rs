@@ -1,4 +1,4 @@
-//! Legal changes of a QP, as listed in contract E1 to E3.
+//! Legal changes to a QP, as listed in contract E1 to E3.
 //!
 //! Providers without a kernel driver call [`check_transition`] before they change a QP. The module has no state.
 #![allow(missing_docs, reason = "the masks have the names of ibv_qp_attr_mask")]
@@ -27,7 +27,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Reason for the refusal of a change. libibverbs returns `EINVAL` for each.
+/// Reason why a change is refused. libibverbs returns `EINVAL` in each case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransitionError {
@@ -53,8 +53,7 @@ pub enum TransitionError {
     Excess(AttributeMask),
 }
 
-/// Returns the attributes of a change, without attributes that the kernel silently drops for the type
-/// (contract E3).
+/// Returns the attributes in a change, except attributes that the kernel silently drops for the QP type (contract E3).
 #[must_use]
 pub fn effective_mask(qp_type: QpType, change: &QpModify) -> AttributeMask {
     use AttributeMask as M;

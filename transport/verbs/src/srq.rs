@@ -22,8 +22,7 @@ pub enum SrqKind {
 /// The parameters for creating an SRQ.
 #[derive(Debug, Clone)]
 pub struct SrqInit {
-    /// Protection domain of its buffers, and of the rkeys of messages that name it
-    /// (contract G4, G5).
+    /// Protection domain of the SRQ's buffers, and of the rkeys in messages that name the SRQ (contract G4, G5).
     pub pd: Arc<dyn ProtectionDomain>,
     /// Basic or XRC.
     pub kind: SrqKind,
@@ -38,7 +37,7 @@ pub struct SrqInit {
 /// Current attributes of an SRQ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SrqAttributes {
-    /// Number of work requests that it can hold.
+    /// Number of work requests that the SRQ can hold.
     pub max_wr: u32,
     /// Number of SGEs per request.
     pub max_sge: u32,
@@ -57,13 +56,13 @@ pub trait SharedReceiveQueue: Any + Send + Sync + Debug {
     /// Posts receives.
     ///
     /// # Errors
-    /// The index of the first refused request and the reason: too many SGEs, or a full queue.
+    /// The index of the first refused request, with the reason: too many SGEs, or a full queue.
     fn post_receive(&self, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError>;
 
     /// Returns the current size and limit.
     ///
     /// # Errors
-    /// [`VerbsError::Gone`] if it was destroyed.
+    /// [`VerbsError::Gone`] if the SRQ is destroyed.
     fn query(&self) -> Result<SrqAttributes, VerbsError>;
 
     /// Arms the limit. One event is raised when fewer than `limit` requests are posted (contract D6). 0 disarms it.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Nanoseconds since a start that all readings of one [`Clock`] share. Readings never go backwards.
+/// Time in nanoseconds since a start that is common to all readings of a [`Clock`]. Readings never go backwards.
 ///
 /// Arithmetic saturates at [`Time::MAX`], and differences at zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -82,7 +82,7 @@ enum Source {
 }
 
 impl Clock {
-    /// Creates a handle of the system's monotonic clock.
+    /// Creates a handle to the system's monotonic clock.
     #[must_use]
     pub const fn monotonic() -> Self {
         Self(Source::Monotonic)

@@ -26,7 +26,7 @@ pub enum SendOperation {
     RdmaWrite(RemoteAddress),
     /// Writes to the peer's memory and completes a receive there with the immediate data.
     RdmaWriteWithImmediate(RemoteAddress, u32),
-    /// Reads the peer's memory into the ranges of the gather list.
+    /// Reads the peer's memory into the local ranges of the request.
     RdmaRead(RemoteAddress),
     /// Sets 8 bytes at the peer to `swap` if they equal `compare`, and returns the old value.
     CompareSwap {
@@ -51,7 +51,7 @@ pub enum SendOperation {
 pub enum SendData<'a> {
     /// Ranges of registered memory, which must not be changed until the completion.
     Gather(&'a [Sge]),
-    /// Bytes that are copied before the call returns. Their maximum is `max_inline_data`. Not allowed for READs and atomics.
+    /// At most `max_inline_data` bytes, which are copied before the call returns. Not allowed for READs and atomics.
     Inline(&'a [u8]),
 }
 

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::fmt::Debug;
 
 bitflags::bitflags! {
-    /// Flags for opening a domain, equivalent to the two `oflags` that matter (contract A7).
+    /// Flags for opening a domain, equivalent to `O_CREAT` and `O_EXCL` in `oflags` (contract A7).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct XrcdFlags: u32 {
         /// Creates the domain if the file has none.
@@ -15,7 +15,7 @@ bitflags::bitflags! {
     }
 }
 
-/// One handle of an XRC domain.
+/// A handle to an XRC domain.
 pub trait XrcDomain: Any + Send + Sync + Debug {
     /// Closes this handle.
     ///

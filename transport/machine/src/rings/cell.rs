@@ -25,7 +25,7 @@ const WAKER: u32 = 2;
 const ABANDONED: u32 = 4;
 const SUPERSEDED: u32 = 8;
 
-/// The setter was dropped without setting a value.
+/// Error returned if the setter was dropped without setting a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
@@ -224,8 +224,7 @@ impl<T> Future for Getter<T> {
             return Poll::Ready(outcome);
         }
         let shared = self.shared();
-        // An earlier poll has stored a waker. Take it back before it is replaced, unless the setter has taken
-        // it.
+        // If an earlier poll stored a waker, take it back before it is replaced, unless the setter has taken it.
         // SYNC: cell-word
         if shared.word.load(Ordering::Relaxed) & WAKER != 0
             && shared.word.fetch_and(!WAKER, Ordering::AcqRel) & DONE != 0
@@ -268,8 +267,8 @@ impl<T> Resting<T> {
         if Arc::get_mut(&mut self.0).is_none() {
             return Err(self);
         }
-        // This is the only reference, so no other thread sees the word change. The setter has taken the waker
-        // if it owned it, and the getter has removed everything else when it left.
+        // This is the only reference, so no other thread sees the word change. The setter took the waker if it owned it, and
+        // the getter removed everything else when it left.
         // SYNC: cell-word
         self.0.word.store(0, Ordering::Relaxed);
         Ok(halves(self.0))

@@ -38,7 +38,7 @@ struct Lane<T> {
     consumer: CachePadded<Mutex<Consumer<T>>>,
 }
 
-/// A bounded ring per sender to one receiver.
+/// Bounded rings to one receiver, one for each sender.
 pub struct Crossing<T> {
     word: CachePadded<AtomicU64>,
     /// Rings by sender, created at the first send.

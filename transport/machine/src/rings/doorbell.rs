@@ -54,7 +54,7 @@ impl Doorbell {
     /// Ringers stop writing to the sleeper's eventfd. Returns true if a ringer was faster. That ringer's write to the
     /// eventfd, which may still follow, causes one needless wake-up unless the sleeper waits for it.
     pub fn woken(&self) -> bool {
-        // Swap instead of storing: the acquire makes visible what the ringer did before it changed the word.
+        // Swap instead of storing, because the acquire makes visible what the ringer did before it changed the word.
         // SYNC: doorbell-word
         self.word.swap(AWAKE, Ordering::AcqRel) == AWAKE
     }

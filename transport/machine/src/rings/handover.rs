@@ -1,8 +1,8 @@
 //! Assigns the device's work to the program's pollers or to the device's background thread.
 //!
 //! Each device has one [`Handover`] word. Pollers call [`Handover::poller_entered`] on each poll, and the background thread
-//! calls [`Handover::background_check`] whenever it wakes. The duty is assigned at any time, but the word does not exclude:
-//! both may work for a moment, so the state they work on needs a lock.
+//! calls [`Handover::background_check`] whenever it wakes. The word always assigns the duty to one side, but does not
+//! guarantee exclusion. Both sides may work for a moment, so the state they work on needs a lock.
 //!
 //! ```text
 //!              poller_entered                poller_entered: wake the background, it has to tick again
@@ -19,9 +19,9 @@
 //! ```
 //!
 //! The background thread checks again some ticks after `Leave` and `Watched`, and sleeps without a tick after `TakeOver`.
-//! Pollers that stop without a call are therefore relieved at the second check, and pollers that call `arm` immediately. A
-//! poller that calls `watch` sleeps on the device's own descriptors and keeps the duty. The state does not change while the
-//! poller wakes for only a few polls, so that a wake-up costs no exchange of this word.
+//! Therefore pollers that stop without a call are relieved at the second check, and pollers that call `arm` are relieved
+//! immediately. A poller that calls `watch` sleeps on the device's own descriptors and keeps the duty. The state does not
+//! change while the poller wakes for only a few polls, so that a wake-up costs no exchange of this word.
 
 use crossbeam_utils::CachePadded;
 
@@ -47,7 +47,7 @@ pub enum Duty {
     Watched,
 }
 
-/// Word that assigns the work of one device.
+/// Word that assigns the work of one device to a thread.
 #[derive(Debug)]
 pub struct Handover {
     word: CachePadded<AtomicU32>,

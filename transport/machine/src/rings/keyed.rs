@@ -1,7 +1,7 @@
 //! A table from numbers to values that is read without a lock.
 //!
 //! Readers look up a number while they hold a [`Reading`]; writers take turns through a lock that readers do not take. A
-//! removed value is returned to the writer after all readers have stopped using it, so the writer may free it at once.
+//! removed value is returned to the writer after all readers have stopped using it, so the writer may free it immediately.
 //!
 //! The table uses open addressing. Its keys come from a permutation, so they are well distributed. When keys and graves
 //! would fill more than half of the array, a writer replaces it with an array of which the keys fill at most a quarter, and
@@ -17,7 +17,7 @@ use crate::rings::sync::{Arc, AtomicPtr, AtomicU32, Mutex, Ordering, lock};
 const EMPTY: u32 = 0;
 /// Key of a place whose key was removed. A search continues there.
 const GRAVE: u32 = u32::MAX;
-/// Number of places of the first array.
+/// Number of places in the first array.
 const FIRST: usize = if cfg!(test) { 2 } else { 64 };
 
 struct KeyedPlace<V> {
@@ -45,7 +45,7 @@ pub struct Keyed<V> {
 
 // SAFETY: readers on several threads share values by reference, and a writer on any thread takes them out.
 unsafe impl<V: Send + Sync> Sync for Keyed<V> {}
-// SAFETY: it owns its values; moving or dropping it on another thread moves values of V.
+// SAFETY: the table owns its values; moving or dropping it on another thread moves values of V.
 unsafe impl<V: Send + Sync> Send for Keyed<V> {}
 
 impl<V> Array<V> {
@@ -189,7 +189,6 @@ impl<V> Keyed<V> {
         self.len() == 0
     }
 
-    /// Returns the array, for writers.
     fn array(&self) -> &Array<V> {
         // SAFETY: only writers replace and free arrays, and the caller holds their lock.
         unsafe { &*self.array.load(Ordering::Relaxed) }

@@ -27,7 +27,7 @@ pub trait Stock {
         self.len() == 0
     }
 
-    /// Moves the oldest items to the end of another queue, at most `most`, and only as many as fit there.
+    /// Moves up to `most` of the oldest items to the end of another queue, as far as they fit there.
     fn shift(&mut self, into: &mut Self, most: usize);
 
     /// Creates an empty queue of the same kind with room for `room` items.
@@ -36,7 +36,7 @@ pub trait Stock {
 
 /// Maximum number of borrowers.
 pub const MAX_BORROWERS: usize = 32;
-/// Divisor of the stock at home that limits how many items are lent at once.
+/// Inverse of the maximum part of the stock at home that is lent at a time.
 const PART: usize = 8;
 
 /// The stock at home.
@@ -123,7 +123,6 @@ impl<S: Stock> Lending<S> {
         home.stock.len() + lent.sum::<usize>()
     }
 
-    /// Recalls at most `most` lent items.
     fn recall(&self, home: &mut Home<S>, most: usize) {
         for lent in self.lent.iter().filter_map(OnceLock::get) {
             let missing = most.saturating_sub(home.stock.len());

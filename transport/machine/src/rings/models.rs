@@ -1,8 +1,8 @@
 //! Loom models, which run all interleavings of two or three threads on each part, with up to two preemptions.
 //!
-//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom
-//! reports a lost wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak
-//! as an `Arc` that is left.
+//! Run by `cargo test`. A model must stay small: two slots, two or three items, a few seconds at most. loom reports a lost
+//! wake-up as a deadlock, a torn hand-over as a causality violation of its cells, and a leak as an `Arc` that outlives the
+//! model.
 
 use core::future::Future;
 use core::pin::pin;
@@ -26,7 +26,7 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
-/// A model of an eventfd: a wait returns if there was a write after the last wait.
+/// A model of an eventfd. A wait returns if there was a write after the previous wait.
 #[derive(Default)]
 struct EventFd {
     written: loom::sync::Mutex<bool>,
@@ -337,8 +337,8 @@ fn cell_is_reused_only_after_both_halves_are_done() {
     });
 }
 
-/// Runs the background thread as the device does: it checks again after `Leave`, and after `TakeOver` only
-/// when woken. Returns when the thread has the duty and `pollers_done` is set.
+/// Runs the background thread as the device does. The thread checks again after `Leave`, and after `TakeOver` only when
+/// woken. Returns when the thread has the duty and `pollers_done` is set.
 fn background(word: &Handover, event: &EventFd, pollers_done: &AtomicUsize) {
     loop {
         if word.background_check(|| false) == Duty::Leave {

@@ -34,7 +34,7 @@ pub struct Owned<T> {
 // SAFETY: at most one turn exists at a time, because of the word, whose acquire and release order the
 // accesses of successive turns. The value is thus only moved between threads, and T: Send suffices.
 unsafe impl<T: Send> Sync for Owned<T> {}
-// SAFETY: moving or dropping it on another thread moves a T, which is Send.
+// SAFETY: moving or dropping an `Owned` on another thread moves a T, which is Send.
 unsafe impl<T: Send> Send for Owned<T> {}
 
 impl<T> Owned<T> {
@@ -122,7 +122,7 @@ impl<T> Drop for Turn<'_, T> {
         self.owned.value.with_mut(|_| ());
         // SYNC: owned-word
         if self.owned.word.swap(FREE, Ordering::Release) == AWAITED {
-            // Lock the mutex before notifying: the thread that set AWAITED may hold it and not wait yet.
+            // Lock the mutex before notifying, because the thread that set AWAITED may hold it and not wait yet.
             let waiting = lock(&self.owned.waiting);
             self.owned.freed.notify_one();
             drop(waiting);

@@ -7,7 +7,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The code panicked.
+/// Error returned if the code panicked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Panicked;
 
@@ -34,8 +34,8 @@ pub fn catch_or<T, E>(code: impl FnOnce() -> T, describe: impl FnOnce(Option<&st
 #[cold]
 fn discard(payload: Box<dyn Any + Send>) {
     let dropped = catch_unwind(AssertUnwindSafe(|| drop(payload)));
-    // If dropping the payload panics, the payload of that panic is leaked: its drop could panic in turn,
-    // without end.
+    // If dropping the payload panics, the payload of that panic is leaked, because its drop could panic in turn, without
+    // end.
     dropped.unwrap_or_else(std::mem::forget);
 }
 

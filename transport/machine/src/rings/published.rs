@@ -12,7 +12,7 @@ use crate::rings::sync::{AtomicU64, Ordering, fence};
 #[derive(Debug, Clone, Copy)]
 pub struct Published<'a> {
     sequence: &'a AtomicU64,
-    /// Two buffers. Word 0 of each is the number of the words that follow.
+    /// Word 0 of each buffer is the number of words that follow.
     buffers: [&'a [AtomicU64]; 2],
 }
 

@@ -18,7 +18,7 @@ const READING: u32 = 1;
 
 type Word = CachePadded<AtomicU32>;
 
-/// The readers of some tables.
+/// The readers of one or more tables.
 #[derive(Default)]
 pub struct Readers {
     words: Mutex<Vec<Arc<Word>>>,

@@ -54,20 +54,20 @@ pub trait LocalArea {
     /// Stores a word, with release ordering.
     fn store(&self, word: Word, value: u64);
 
-    /// Copies bytes into the ring. The range is in bounds.
+    /// Copies bytes into the ring. The caller guarantees that the range is in bounds.
     fn write(&self, at: usize, bytes: &[u8]);
 }
 
-/// Memory of the peer.
+/// Memory of the peer, which this side reads.
 pub trait PeerArea {
     /// Loads a word, with acquire ordering.
     fn load(&self, word: Word) -> u64;
 
-    /// Copies bytes out of the ring. The range is in bounds.
+    /// Copies bytes out of the ring. The caller guarantees that the range is in bounds.
     fn read(&self, at: usize, into: &mut [u8]);
 }
 
-/// The peer wrote a value that is never valid.
+/// Error returned if the peer wrote an invalid value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
 
@@ -219,7 +219,8 @@ impl Producer {
         sleeps
     }
 
-    /// Records that the receiver could not be woken. The next [`Producer::publish`] returns true again.
+    /// Records that the receiver could not be woken. If the ring is still parked, the next [`Producer::publish`] returns
+    /// true again.
     pub fn was_not_woken(&mut self) {
         self.woken = 0;
     }

@@ -1,7 +1,7 @@
 //! A bounded ring with one producer and one consumer.
 //!
-//! Pollers use it to hand frames to each other. The ring never blocks and never wakes a thread; a
-//! [`Doorbell`](crate::rings::doorbell::Doorbell) beside the ring does that.
+//! Pollers use it to hand frames to each other. The ring never blocks and never wakes a thread. A
+//! [`Doorbell`](crate::rings::doorbell::Doorbell) beside the ring wakes the consumer.
 //!
 //! The cursors count pushes and pops, and wrap with the integer; a mask gives the slot of a cursor. Each half
 //! keeps a copy of the other half's cursor. It reads the shared cursor only if the ring is full or empty
@@ -142,7 +142,7 @@ impl<T> Producer<T> {
         self.len() == 0
     }
 
-    /// Returns the number of free slots. Reads the shared cursor only if there is none according to the copy.
+    /// Returns the number of free slots. Reads the shared cursor only if the ring is full according to the copy.
     fn free(&mut self) -> usize {
         if self.tail.wrapping_sub(self.head) == self.capacity() {
             // SYNC: spsc-head

@@ -24,8 +24,8 @@ pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(test))]
 pub(crate) use std::thread::yield_now;
 
-/// Locks a mutex, even if a thread panicked while it held the lock: the values under these locks are
-/// consistent between any two statements.
+/// Locks a mutex, even if a thread panicked while it held the lock. The values under these locks are consistent between any
+/// two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -150,7 +150,7 @@ proptest! {
             for (word, value) in peer.words.iter().zip(words) {
                 word.set(value);
             }
-            // Use values near the previous one, too, since distant values are detected at once.
+            // Use values near the previous one too, because distant values are detected immediately.
             peer.words[Word::Produced as usize].set(if words[0] % 2 == 0 { ahead & !7 } else { words[0] });
             *peer.bytes.borrow_mut() = bytes;
             while let Ok(Some(length)) = consumer.pop(&peer, LONGEST, 16, &mut out) {

@@ -87,7 +87,7 @@ impl CmMachine {
         Ok(())
     }
 
-    /// Returns the private data of the answer to a request that is not confirmed yet.
+    /// Returns the private data of the REP, until the connection is confirmed.
     #[must_use]
     pub fn reply_private(&self, id: ConnectionId) -> Vec<u8> {
         self.table.get(id).map(|connection| connection.reply_private.clone()).unwrap_or_default()
@@ -136,7 +136,6 @@ impl CmMachine {
         }
     }
 
-    /// Handles the first REP of a connection.
     fn take_rep(&mut self, now: u64, id: ConnectionId, local_port: Option<u16>, transaction: u64, rep: &Rep) {
         let Some(connection) = self.table.get(id) else { return };
         let addresses = connection.addresses;
@@ -206,7 +205,7 @@ const fn asked(connect: &Connect<'_>) -> Peer {
     }
 }
 
-/// Combines the path's share of an ACK timeout with the peer's own delay as a kernel does. Two values that are close give
+/// Combines the path's share of an ACK timeout with the peer's own delay as the kernel does. Two values that are close give
 /// one step more than the greater one (contract rocev2 12.2).
 fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     let joined = if path >= ack_delay {
@@ -217,8 +216,8 @@ fn ack_timeout(ack_delay: u8, path: u8) -> u8 {
     sane_ack_timeout(joined)
 }
 
-/// Bounds a local ACK timeout. With 0 there would be no timeout, above 8.6 s a dead peer would be detected only after
-/// minutes, and below 1 ms a busy peer would count as dead.
+/// Bounds the code of a local ACK timeout. With code 0 there would be no timeout, above 8.6 s a dead peer would be detected
+/// only after minutes, and below 1 ms a busy peer would count as dead.
 pub(super) fn sane_ack_timeout(code: u8) -> u8 {
     const USUAL: u8 = 19;
     const SHORTEST: u8 = 8;
@@ -233,7 +232,7 @@ pub(super) const fn check_private(private: &[u8], max: usize) -> Result<(), CmEr
     Ok(())
 }
 
-/// Returns true if a QP is not a management QP, 0 or 1.
+/// Returns true unless the QP is a management QP, 0 or 1.
 pub(super) const fn is_usable(qpn: QpNumber) -> bool {
     qpn.get() > QP1.get()
 }

@@ -23,16 +23,16 @@ pub struct CmConfig {
     /// Maximum number of transmissions of a REQ, REP or DREQ. A DREQ is sent more often if the program waits for the
     /// outcome; see [`super::CmMachine::disconnect`].
     pub transmissions: u32,
-    /// Time in nanoseconds in which the program must accept a request or confirm a reply. It is also the time for which a
-    /// SIDR request is repeated, and for which its answer is kept for repetitions.
+    /// Time in nanoseconds within which the program must accept a request or confirm a reply. It is also the time for which
+    /// a SIDR request is repeated, and for which its answer is kept for repetitions.
     pub decision_ns: u64,
     /// Maximum total time, in nanoseconds, for which a peer may delay this side by MRAs.
     pub patience_ns: u64,
     /// Minimum time in timewait, in nanoseconds.
     pub timewait_min_ns: u64,
-    /// UDP port at which this side's device receives.
+    /// UDP port on which this side's device receives.
     pub udp_port: u16,
-    /// Target ACK delay of this side, from 0 to 31, sent in a REP. A packet is acknowledged within 4.096 us * 2^n.
+    /// Exponent n of this side's target ACK delay, 4.096 us * 2^n, from 0 to 31. It is sent in a REP.
     pub ack_delay: u8,
     /// Maximum number of connections, including connections in timewait.
     pub connections: usize,
@@ -71,7 +71,7 @@ impl CmConfig {
     }
 }
 
-/// Bits of a comm id's index below the slot.
+/// Number of bits below the slot in the index of a comm id.
 const SLOT_SHIFT: u32 = 22;
 
 /// Numbering of comm ids, which are successive indices permuted with a key. If several processes share an address, they
@@ -113,7 +113,7 @@ impl CommIds {
     }
 }
 
-/// Minimum time between two checks that a peer still has a connection.
+/// Minimum time between two checks whether a connection still exists at the peer, in nanoseconds.
 pub(super) const DOUBT_EVERY_NS: u64 = 100 * MS;
 
 /// CM response timeout and number of repetitions that rdma_cm puts into a REQ, and packet life time of its paths (contract
@@ -127,10 +127,10 @@ const fn cm_time_ns(code: u8) -> u64 {
     MS << (if code > 31 { 31 } else { code }).saturating_sub(8)
 }
 
-/// Time for which the kernel's active side repeats a DREQ, 16 times 6.144 s.
+/// Time for which the kernel's active side repeats a DREQ, in nanoseconds, 16 times 6.144 s.
 pub(super) const CLOSING_NS: u64 =
     (1 + MAX_CM_RETRIES as u64) * (2 * cm_time_ns(PACKET_LIFE_TIME) + cm_time_ns(RESPONSE_TIMEOUT));
-/// Maximum time between two of these repetitions.
+/// Maximum time between two of these repetitions, in nanoseconds.
 pub(super) const CLOSING_RETRY_NS: u64 = CLOSING_NS / (1 + MAX_CM_RETRIES as u64);
 
 /// Returns the time for which the kernel's passive side repeats a DREQ, from two fields of the REQ. It is

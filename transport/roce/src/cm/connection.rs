@@ -26,7 +26,6 @@ pub(super) enum ConnectionState {
     /// The program has released the connection of a TGT, but the peer's INI has not (contract J9). The connection is kept
     /// for a while to handle late messages.
     Idle,
-    /// The DREQ was sent.
     DreqSent,
     /// The connection has ended, and is kept until its packets can no longer be in the network.
     Timewait,
@@ -39,14 +38,13 @@ impl ConnectionState {
     }
 }
 
-/// Both addresses of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Addresses {
     pub(super) local: IpAddr,
     pub(super) remote: IpAddr,
 }
 
-/// Authenticated reports that a request has no receiver.
+/// Authenticated reports that a request was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Refusals {
     /// Time for which the request is repeated after the first report.
@@ -56,7 +54,7 @@ pub(super) struct Refusals {
 
 impl Refusals {
     pub(super) fn new(config: &CmConfig, retry: bool) -> Self {
-        // 7 = 1 + 2 + 4: three transmissions with doubling waits.
+        // 7 = 1 + 2 + 4, for three transmissions with doubling waits.
         let retry_ns = if retry { config.first_retry_ns.saturating_mul(7) } else { 0 };
         Self { retry_ns, first: None }
     }
@@ -78,7 +76,8 @@ pub(super) struct Unanswered {
     /// Time until which a DREQ is repeated for a program that waits for its outcome. Otherwise the number of
     /// transmissions is limited.
     pub(super) until: Option<u64>,
-    /// Cause from an unauthenticated report about this message. It ends the attempt in place of the third retransmission.
+    /// Cause from an unauthenticated report about this message. If it is set, the attempt ends instead of the third
+    /// retransmission.
     pub(super) unreachable: Option<UnreachableCause>,
 }
 
@@ -94,7 +93,7 @@ pub(super) struct Connection {
     pub(super) is_active: bool,
     /// 0 until accepted.
     pub(super) local_qpn: QpNumber,
-    /// The peer's values, or on the active side before the REP the requested values.
+    /// The peer's values. On the active side, the requested values until the REP arrives.
     pub(super) peer: Peer,
     /// Transaction id of the REQ, repeated by its answers (contract rocev2 9.4).
     pub(super) transaction: u64,

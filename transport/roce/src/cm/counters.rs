@@ -83,7 +83,7 @@ impl CmCounters {
         self.dropped[cause as usize]
     }
 
-    /// Returns the name and number of refusals for each reason. Their sum is [`CmDrop::Refused`].
+    /// Returns the name and the number of refusals for each reason. The sum is the count of [`CmDrop::Refused`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let by_reason = REFUSALS.iter().zip(self.refused).map(|((_, name), count)| (*name, count));
         by_reason.chain([("cm_refused_other_kind", self.other_kind)])
@@ -99,7 +99,6 @@ impl CmCounters {
         self.other_kind += 1;
     }
 
-    /// Counts a refusal by the machine itself.
     pub(super) fn refuse(&mut self, reason: RejectReason) {
         self.count(CmDrop::Refused);
         for ((known, _), count) in REFUSALS.iter().zip(&mut self.refused) {

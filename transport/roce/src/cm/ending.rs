@@ -51,12 +51,12 @@ impl CmMachine {
 
     /// Ends a connection; `Disconnected` follows. Has no effect if it is already ending.
     ///
-    /// The DREQ is repeated as long as the kernel repeats its own: for 98.3 s on the active side, and on the
-    /// passive side for at most the time that the REQ requested. [`Self::release`] ends the wait.
+    /// The DREQ is repeated for as long as the kernel repeats a DREQ. That is 98.3 s on the active side, and at most the
+    /// time that the REQ requested on the passive side. [`Self::release`] ends the wait.
     ///
     /// # Errors
-    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before the connection is accepted
-    /// (call `release` or `reject` then).
+    /// [`CmError::Unknown`]; [`CmError::PrivateDataTooLong`]; [`CmError::WrongState`] before the connection is accepted. In
+    /// that case, call `release` or `reject`.
     pub fn disconnect(&mut self, now: u64, id: ConnectionId, private: &[u8]) -> Result<(), CmError> {
         check_private(private, DREQ_PRIVATE_BYTES)?;
         match self.own(id)?.state {
@@ -108,8 +108,8 @@ impl CmMachine {
         }
     }
 
-    /// Sends each peer one message that ends its connection, for a process that exits without disconnecting,
-    /// as the kernel does when it closes a process's files. The program may still use its connections.
+    /// Ends each connection with one message to its peer, for a process that exits without disconnecting, as the kernel does
+    /// when it closes a process's files. The program may still use its connections.
     pub fn disconnect_all(&mut self, now: u64) {
         for id in self.table.ids() {
             let Ok(connection) = self.own(id) else { continue };
@@ -132,8 +132,8 @@ impl CmMachine {
     }
 
     /// Ends a connection after the device has found that the peer's process died without a message. The effect is the same
-    /// as if a kernel had sent a message in place of the process, which is a REJ before this side has answered, else a DREQ.
-    /// Has no effect on an ended connection.
+    /// as if a kernel had sent a message in place of the process. The message is a REJ if this side has not answered yet,
+    /// and a DREQ otherwise. Has no effect before the peer's first message, or on an ended connection.
     pub fn peer_died(&mut self, now: u64, id: ConnectionId) {
         let Some(connection) = self.table.get(id) else { return };
         match connection.state {
@@ -153,9 +153,10 @@ impl CmMachine {
     }
 
     /// Ends requests of this node that were not delivered according to a report. A request whose transaction the report
-    /// quotes ends at once, or if refused requests are retried, at a report at least 525 ms after the first. A report
-    /// without a transaction may be forged, so requests to its address end only if they are still unanswered when they would
-    /// be repeated for the third time. Connections are not affected. Returns true if there was such a request.
+    /// quotes ends immediately. If refused requests are retried, it ends at a report that arrives at least 525 ms after the
+    /// first one. A report without a transaction may be forged, so requests to its address end only if they are still
+    /// unanswered when they would be repeated for the third time. Connections are not affected. Returns true if there was
+    /// such a request.
     pub fn handle_unreachable(&mut self, now: u64, report: &UnreachableReport) -> bool {
         let (addresses, report) = canonical(report);
         let mut is_ours = self.question_unreachable(now, &report);
@@ -304,9 +305,9 @@ impl CmMachine {
     }
 
     /// Checks a connection whose peer's numbers appear in another REQ. Either this side has missed the connection's end, or
-    /// the REQ is forged. Only the peer can tell, so this side sends it an RTU. If the connection exists at the peer, the
-    /// RTU has no effect. If not, a software device answers with a REJ, which ends the connection here. A kernel does not
-    /// answer; the connection then ends when its QP or the program detects the failure.
+    /// the REQ is forged. Only the peer can distinguish the two cases, so this side sends an RTU. If the connection exists
+    /// at the peer, the RTU has no effect. If not, a software device answers with a REJ, which ends the connection here. A
+    /// kernel does not answer; the connection then ends when its QP or the program detects the failure.
     ///
     /// Only one such RTU is sent per [`DOUBT_EVERY_NS`], which limits the traffic that forged REQs cause.
     pub(super) fn doubt(&mut self, now: u64, id: ConnectionId) {

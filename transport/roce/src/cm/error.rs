@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// Reason for a failed call to the machine. Failed calls have no effect.
+/// Error of a call to the machine. A failed call has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CmError {
@@ -22,7 +22,7 @@ pub enum CmError {
         /// Maximum length.
         max: usize,
     },
-    /// Another listener has the address and port.
+    /// Another listener uses the address and port.
     #[error("another listener has this address and port; choose another port, or 0 for a free one")]
     AddressInUse,
     /// One address is IPv4, the other IPv6.

@@ -4,7 +4,7 @@ use super::{ConnectionId, ListenerId, Peer};
 use std::net::SocketAddr;
 use trunkline_verbs::{QpNumber, RejectReason, SidrStatus, UnreachableCause};
 
-/// A REQ at a listener.
+/// A REQ that arrived at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// The listener that received it.
@@ -19,7 +19,7 @@ pub struct ConnectRequest {
     pub private: Vec<u8>,
 }
 
-/// A SIDR request at a listener.
+/// A SIDR request that arrived at a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRequest {
     /// The listener that received it.
@@ -32,8 +32,8 @@ pub struct ServiceRequest {
     pub private: Vec<u8>,
 }
 
-/// A change of a connection. After `Rejected`, `Unreachable` and `TimewaitExit` the id is invalid. A released
-/// connection reports `TimewaitExit` only.
+/// A change to a connection or a SIDR request. After `Rejected`, `Unreachable` and `TimewaitExit` the id is invalid. A
+/// released connection reports `TimewaitExit` only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A peer requests a connection. Call `accept`, `reject` or `release`; otherwise the request expires as `Unreachable`.
@@ -43,7 +43,7 @@ pub enum Event {
     /// The connection is established. The private data comes from the REP on the active side (196 bytes), and from the RTU
     /// on the passive side (224 bytes, all zero if data came before the RTU).
     Established(ConnectionId, Vec<u8>),
-    /// The peer refused this side's request or withdrew its own. There are 148 bytes of private data.
+    /// The peer refused this side's request or withdrew its own. The private data is 148 bytes long.
     Rejected(ConnectionId, RejectReason, Vec<u8>),
     /// The peer did not answer, or the local program did not answer a request or reply in time.
     Unreachable(ConnectionId, UnreachableCause),
@@ -51,7 +51,7 @@ pub enum Event {
     Disconnected {
         /// The connection.
         id: ConnectionId,
-        /// True if the peer disconnected, or answered this side's DREQ; false if it did not answer.
+        /// True if the peer disconnected, or answered this side's DREQ; false if the peer did not answer.
         is_answered: bool,
         /// Private data of the peer's DREQ, 220 bytes; empty if another message, or none, ended the connection.
         private: Vec<u8>,
@@ -62,14 +62,14 @@ pub enum Event {
     ServiceReply {
         /// Id of the SIDR request.
         id: ConnectionId,
-        /// The QP that serves the port, not checked.
+        /// The QP that serves the port. The number is not checked.
         qpn: QpNumber,
         /// Q_Key of that QP.
         qkey: u32,
         /// Private data, 136 bytes.
         private: Vec<u8>,
     },
-    /// The peer refused this side's `SIDR_REQ`. There are 136 bytes of private data. The id is invalid afterwards.
+    /// The peer refused this side's `SIDR_REQ`. The private data is 136 bytes long. The id is invalid afterwards.
     ServiceRefused(ConnectionId, SidrStatus, Vec<u8>),
     /// The QP's number may be used again.
     TimewaitExit(ConnectionId, QpNumber),

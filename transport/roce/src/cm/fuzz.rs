@@ -13,7 +13,7 @@ const US: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 1));
 const PEERS: [IpAddr; 2] = [US, IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2))];
 const LIMIT: usize = 12;
 
-/// Interprets `data` as calls, messages and the passing of time. Messages are either raw, or messages of the machine itself
+/// Interprets `data` as calls, messages and the passage of time. Messages are either raw, or messages of the machine itself
 /// with some bytes changed, so that they pass the first checks.
 ///
 /// # Panics
@@ -108,7 +108,7 @@ impl World {
                 let from = input.pick(&PEERS).unwrap_or(US);
                 self.machine.handle_mad(self.now, from, US, &mad);
             }
-            // The machine has both addresses, and so talks to itself.
+            // The machine owns both addresses, so it receives its own messages.
             1..=3 => {
                 if let Some(Transmit { mut from, to, mut mad, ports: _ }) = input.pick(&self.sent) {
                     if input.byte().is_multiple_of(4) {

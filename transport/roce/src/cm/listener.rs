@@ -19,7 +19,7 @@ pub struct Listen {
     pub is_family_only: bool,
     /// Port space, which forms the service together with the port.
     pub port_space: PortSpace,
-    /// Local port; 0 picks a free one.
+    /// Local port; 0 selects a free one.
     pub port: u16,
     /// The kind of connection that is accepted; the other kind is refused (contract J7). `None` accepts both kinds.
     pub transport: Option<Transport>,
@@ -98,7 +98,7 @@ impl Listeners {
         listeners.filter(|listener| listener.id == id).any(|listener| listener.waiting >= listener.backlog)
     }
 
-    /// Adds or removes one request of the backlog. Has no effect if the listener was removed.
+    /// Adds a request to the backlog, or removes one. Has no effect if the listener was removed.
     pub(super) fn count(&mut self, id: ListenerId, more: bool) {
         let Some(service) = self.services.get(&id) else { return };
         let listeners = self.by_service.get_mut(service).into_iter().flatten();

@@ -49,7 +49,7 @@ pub struct UnreachableReport {
 pub struct MadSource {
     /// Address of the sender, verified if the link can verify addresses.
     pub address: IpAddr,
-    /// UDP ports of the message in the order of its answer, destination first.
+    /// UDP ports of the message, in the order of an answer, with the destination port first.
     pub ports: (u16, u16),
     /// Owner of the address, which determines the host whose limits apply to the sender's requests. Used for requests only.
     pub owner: AddressOwner,
@@ -117,7 +117,7 @@ impl CmMachine {
         machine
     }
 
-    /// Starts to listen and returns the port, which is a free one if `listen.port` is 0.
+    /// Starts listening and returns the port, which is a free one if `listen.port` is 0.
     ///
     /// # Errors
     /// [`CmError::AddressInUse`], also if all ports are taken.
@@ -197,7 +197,7 @@ impl CmMachine {
         &self.counters
     }
 
-    /// Returns the number of connections, including connections in timewait, and of SIDR requests.
+    /// Returns the total number of SIDR requests and of connections, including connections in timewait.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.table.len() + self.questions.len()
@@ -293,7 +293,7 @@ impl CmMachine {
         }
     }
 
-    /// Returns the next number of `SplitMix64`. The numbers do not repeat. Not for secrets.
+    /// Returns the next number of `SplitMix64`. The numbers do not repeat, and must not be used as secrets.
     fn random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.random ^ self.random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

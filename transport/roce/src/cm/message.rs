@@ -20,8 +20,8 @@ const HOP_LIMIT: u8 = 64;
 /// Codes for failover. Either no alternate path was offered, or the offered one is not supported.
 const FAILOVER_NONE: u8 = 0;
 const FAILOVER_UNSUPPORTED: u8 = 1;
-/// Time that an MRA requests, 1.07 s. It is short, so that the peer soon retransmits its message and detects the death of
-/// this side.
+/// Code of the time that an MRA requests, 1.07 s. The time is short, so that the peer soon retransmits its message and
+/// detects the death of this side.
 const SERVICE_TIMEOUT: u8 = 18;
 
 /// Returns `bytes` padded with zeros. Callers refuse longer input.

@@ -18,14 +18,14 @@
 //!                               +----> Timewait <----+ --time--> (gone)
 //! ```
 //!
-//! When the program releases the connection of a TGT, it becomes `Idle` instead, without a message to the peer, because
-//! other processes may use the TGT (contract J9).
+//! When the program releases the connection of a TGT, the connection becomes `Idle` instead, without a message to the peer,
+//! because other processes may use the TGT (contract J9).
 //!
 //! SIDR requests (port space UDP) are not connections and have separate states; see `sidr`. Connections and
 //! SIDR requests share the ids, the listeners and the limits.
 //!
-//! Starting PSNs: a side *announces* the PSN at which it expects the other side's first packet. A QP's `sq_psn` is the
-//! PSN that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` is the PSN that this side announced. In a
+//! Each side *announces* its starting PSN, at which it expects the other side's first packet. A QP's `sq_psn` is the PSN
+//! that the peer's REQ or REP announced ([`Peer::send_psn`]), and its `rq_psn` is the PSN that this side announced. In a
 //! capture of two kernels, the active side's first SEND carries the PSN from the REP, and the passive side's first SEND the
 //! PSN from the REQ.
 

@@ -36,7 +36,6 @@ impl OtherKinds {
         }
     }
 
-    /// Takes the next peer to report.
     pub(super) fn poll(&mut self) -> Option<OtherKind> {
         self.unnamed.pop_front()
     }

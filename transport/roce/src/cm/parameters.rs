@@ -48,7 +48,7 @@ pub struct Connect<'a> {
     pub starting_psn: Psn,
     /// MTU in both directions.
     pub mtu: Mtu,
-    /// Number of READs and atomics that this side serves at once; not sent for XRC.
+    /// Number of READs and atomics that this side serves at a time; not sent for XRC.
     pub responder_resources: u8,
     /// Maximum number of outstanding READs and atomics of this side.
     pub initiator_depth: u8,
@@ -56,7 +56,8 @@ pub struct Connect<'a> {
     pub retry_count: u8,
     /// RNR retries, 0 to 7, for the peer's QP; not sent for XRC.
     pub rnr_retry: u8,
-    /// Local ACK timeout of the peer's QP, and of this side's QP unless the peer is slower; n means 4.096 us * 2^n.
+    /// Exponent n of the local ACK timeout, 4.096 us * 2^n, of the peer's QP, and of this side's QP unless the peer is
+    /// slower.
     pub ack_timeout: u8,
     /// True if the program requests end-to-end flow control. Has no effect here.
     pub flow_control: bool,
@@ -68,7 +69,7 @@ pub struct Connect<'a> {
     pub ports: UdpPorts,
     /// Requested use of one pair of UDP ports.
     pub one_flow: OneFlow,
-    /// If true, the request is retransmitted for a while after a report that there is no receiver.
+    /// If true, the request is retransmitted for a while after a report that it was not delivered.
     pub retry_refused: bool,
     /// Private data, up to 56 bytes.
     pub private: &'a [u8],
@@ -81,10 +82,10 @@ pub struct Accept<'a> {
     pub qpn: QpNumber,
     /// First PSN that the peer uses, which this side announces to it; the local QP's `rq_psn`.
     pub starting_psn: Psn,
-    /// Number of READs and atomics that this side serves at once; the QP's `max_dest_rd_atomic`.
+    /// Number of READs and atomics that this side serves at a time; the QP's `max_dest_rd_atomic`.
     pub responder_resources: u8,
-    /// Maximum number of outstanding READs and atomics of this side, reduced to the peer's limit
-    /// ([`Peer::initiator_depth`]; reduce the QP's `max_rd_atomic` too). Not sent for XRC.
+    /// Maximum number of outstanding READs and atomics of this side. It is reduced to the peer's limit,
+    /// [`Peer::initiator_depth`]; reduce the QP's `max_rd_atomic` too. Not sent for XRC.
     pub initiator_depth: u8,
     /// RNR retries, 0 to 7, for the peer's QP.
     pub rnr_retry: u8,
@@ -133,13 +134,13 @@ pub struct Peer {
     pub mtu: Mtu,
     /// `max_dest_rd_atomic`, the maximum number of the peer's outstanding operations (contract rocev2 10.5).
     pub responder_resources: u8,
-    /// `max_rd_atomic`, the number of operations that the peer serves at once.
+    /// `max_rd_atomic`, the number of operations that the peer serves at a time.
     pub initiator_depth: u8,
     /// `retry_cnt`.
     pub retry_count: u8,
     /// `rnr_retry`.
     pub rnr_retry: u8,
-    /// `timeout`; n means 4.096 us * 2^n. It is never 0, which would mean no timeout.
+    /// `timeout`, the exponent n of 4.096 us * 2^n. It is never 0, which would mean no timeout.
     pub ack_timeout: u8,
     /// True if the peer requests end-to-end flow control.
     pub flow_control: bool,

@@ -16,7 +16,7 @@ use trunkline_verbs::{
     Gid, Mtu, OneFlow, PKEY_DEFAULT, PeerHost, PortSpace, QpNumber, RejectReason, UdpPorts,
 };
 
-/// A request that the machine itself refuses.
+/// A refusal of a request by the machine itself.
 struct Refusal {
     reason: RejectReason,
     /// True if the only fault is that the listener accepts the other kind of connection.
@@ -41,7 +41,7 @@ impl CmMachine {
         if !matches!(connection.state, ConnectionState::ReqReceived(_)) {
             return Err(CmError::WrongState);
         }
-        // With a depth beyond the peer's limit, the peer would only refuse READs.
+        // The peer would refuse READs beyond its limit.
         let initiator_depth = accept.initiator_depth.min(connection.peer.initiator_depth);
         let accept = Accept { initiator_depth, ..*accept };
         let rep = message::rep(&self.config, connection, &accept);
@@ -127,7 +127,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Drop the request like a full queue. The peer retransmits it.
+            // Drop the request, as a full queue does. The peer retransmits it.
             self.counters.count(cause);
             return;
         }

@@ -14,8 +14,8 @@ use trunkline_verbs::PeerHost;
 pub(super) enum Stage {
     /// A request of this node, which is repeated until it is answered or `until` has passed.
     Asked { message: Box<CmMessage>, sent: u32, until: u64, refusals: Refusals },
-    /// The program decides. The request counts towards this host's limit, and against the backlog of the listener until it
-    /// is delivered to the program.
+    /// The program decides. The request counts against the limit of `host` and, until it is delivered to the program,
+    /// against the backlog of the listener.
     Undecided { host: PeerHost, waiting: Option<ListenerId> },
     /// The request was answered or refused with this message, which is sent again for each repetition of the request.
     Answered(Box<CmMessage>),
@@ -48,7 +48,7 @@ pub(super) struct Questions {
     timers: BTreeSet<(u64, ConnectionId)>,
     undecided: BTreeMap<PeerHost, usize>,
     undecided_total: usize,
-    /// Oldest first. All are kept for the same time.
+    /// Answered requests, oldest first. All are kept for the same time.
     answered: VecDeque<ConnectionId>,
 }
 

@@ -1,5 +1,5 @@
-//! SIDR requests, which query the QP that serves a port of port space UDP without a connection (contract rocev2 12.10). The
-//! code calls a SIDR request a question.
+//! SIDR requests, which look up the QP that serves a port of port space UDP, without a connection (contract rocev2 12.10).
+//! The code calls a SIDR request a question.
 //!
 //! ```text
 //! asking:  ask --SIDR_REP--> ServiceReply, ServiceRefused   | repeated, then Unreachable
@@ -176,7 +176,7 @@ impl CmMachine {
             }
         };
         if let Err(cause) = self.check_room(host, request.listener) {
-            // Drop the request like a full queue. The peer retransmits it.
+            // Drop the request, as a full queue does. The peer retransmits it.
             self.counters.count(cause);
             return;
         }

@@ -46,7 +46,7 @@ impl Table {
         self.connections.get(&id)
     }
 
-    /// Returns a connection for changes to fields without an index, which excludes the state, the timer and the peer's ids.
+    /// Returns a connection for changes to its fields, except the state, the timer and the peer's ids, which have indices.
     pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(&id)
     }

@@ -6,8 +6,8 @@ use super::{CmDrop, CmMachine, ConnectionId, Event, message};
 use crate::wire::cm::{Answered, CmMessage, Mra};
 use trunkline_verbs::{OneFlow, RejectReason, UnreachableCause};
 
-/// Number of transmissions, in 525 ms, after which an unauthenticated report ends an unanswered request. A forged report
-/// thus does not end a request to a slow peer, or after two lost packets.
+/// Number of transmissions, in 525 ms, after which an unauthenticated report ends an unanswered request. Therefore a forged
+/// report does not end a request to a slow peer, or a request after two lost packets.
 const SENT_BEFORE_DOUBT: u32 = 3;
 
 impl CmMachine {

@@ -2,13 +2,13 @@
 
 use trunkline_verbs::Sge;
 
-/// A piece of local memory cannot be used, because of an unknown lkey, another PD, an invalid range, or no right to write.
-/// The work request ends in `LocalProtectionError`.
+/// Error for a piece of local memory that cannot be used, because of an unknown lkey, another PD, an invalid range, or a
+/// missing right to write. The work request ends in `LocalProtectionError`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an lkey, range or right of an SGE is wrong; check the memory region that it names")]
 pub struct LocalFault;
 
-/// Local memory as a requester uses it. The device implements it over the PD of the QP.
+/// Local memory of a requester. The device implements this trait for the PD of the QP.
 ///
 /// The engine walks gather lists itself. A `piece` is a part of one posted SGE, whose `address` and `length` cover only the
 /// bytes of one packet.
@@ -20,9 +20,9 @@ pub trait LocalMemory {
     /// [`LocalFault`]. `out` may then have grown; the engine truncates it.
     fn read(&self, piece: Sge, out: &mut Vec<u8>) -> Result<(), LocalFault>;
 
-    /// Writes `bytes` to `piece`; the lengths are equal. Needs local write access.
+    /// Writes `bytes` to `piece`; the lengths are equal. Requires local write access.
     ///
     /// # Errors
-    /// [`LocalFault`]. Nothing is written then.
+    /// [`LocalFault`]. In this case nothing is written.
     fn write(&mut self, piece: Sge, bytes: &[u8]) -> Result<(), LocalFault>;
 }

@@ -3,7 +3,7 @@
 use crate::wire::{Opcode, Operation, Packet, Service};
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpType};
 
-/// Maximum number of PSNs that a message, or everything outstanding, may cover. It is half of the half window, so that
+/// Maximum number of PSNs that a message, or everything outstanding, may cover. It is a quarter of the PSN space, so that
 /// "before" and "after" stay unambiguous on both sides (contract rocev2 7.1).
 pub(super) const PSN_SPAN_MAX: u32 = 1 << 22;
 
@@ -25,7 +25,6 @@ pub fn is_request(opcode: Opcode) -> bool {
     !opcode.operation().is_response()
 }
 
-/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestKind {
     /// Writes into a posted receive.

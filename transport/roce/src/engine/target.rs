@@ -51,11 +51,11 @@ pub enum Work<'a> {
         first: bool,
         /// Last packet of the message.
         last: bool,
-        /// Only on the last packet: takes a receive and completes it with this value (contract G9). The byte length is
+        /// Value for a receive that is taken and completed, on the last packet only (contract G9). The byte length is
         /// `range.length`. The receive is checked before the payload is written.
         immediate: Option<u32>,
     },
-    /// Check that the range may be read. The bytes are fetched later with [`Target::read`].
+    /// A check that the range may be read. The bytes are fetched later with [`Target::read`].
     Read {
         /// The message's range.
         range: RemoteRange,
@@ -93,7 +93,6 @@ pub struct PlacementRequest<'a> {
 }
 
 impl<'a> PlacementRequest<'a> {
-    /// Creates the request of a packet.
     #[inline]
     pub(super) fn new(packet: &Packet<'_>, work: Work<'a>) -> Self {
         Self {
@@ -152,7 +151,7 @@ pub enum ReadOutcome {
     Later,
 }
 
-/// The memory, receive queues and SRQs of a responder. The device implements it.
+/// The memory, receive queues and SRQs of a responder. The device implements this trait.
 ///
 /// The engine has done the earlier checks. The order of the target's checks is (contract G4, rocev2 7.3): SRQ in the TGT's
 /// XRC domain (unknown: `Nak` or `Drop` by policy), receive available (`Rnr`), length of the receive

@@ -27,7 +27,6 @@ impl Classic {
         })
     }
 
-    /// Reads the rest of the file header.
     pub(super) fn open<R: Read>(
         (order, fraction_ns): (Order, u64),
         source: &mut Source<R>,
@@ -44,7 +43,6 @@ impl Classic {
         Ok(Self { order, link, fraction_ns })
     }
 
-    /// Reads the next record into `buffer`.
     pub(super) fn next<'b, R: Read>(
         &self,
         source: &mut Source<R>,

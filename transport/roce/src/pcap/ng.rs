@@ -11,7 +11,7 @@ const INTERFACE: u32 = 1;
 const PACKET_OBSOLETE: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
-/// Length in bytes of the fields around a block's body: type, length, and the length again.
+/// Length in bytes of the fields around a block's body, which are the type, the length, and the length again.
 const FRAMING: u64 = 12;
 /// Maximum number of interfaces in a section. A file with more is refused.
 const INTERFACES_MAX: usize = 4096;

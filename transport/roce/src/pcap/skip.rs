@@ -1,4 +1,4 @@
-//! Reasons for which captured frames are skipped.
+//! Reasons why captured frames are skipped.
 
 /// Reason why no UDP datagram could be extracted from a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

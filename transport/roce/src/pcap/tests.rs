@@ -158,7 +158,6 @@ fn classic_files_of_each_order_and_unit_are_read() {
     }
 }
 
-/// Returns a pcapng block.
 fn block(big: bool, kind: u32, body: &[u8]) -> Vec<u8> {
     let body = [body, &vec![0; body.len().next_multiple_of(4) - body.len()][..]].concat();
     let length = u32::try_from(body.len() + 12).unwrap();

@@ -73,7 +73,7 @@ impl NakCode {
     pub const REMOTE_ACCESS: Self = Self(2);
     /// The responder itself failed.
     pub const REMOTE_OPERATIONAL: Self = Self(3);
-    /// XRC only: the domain has no such SRQ.
+    /// The domain has no such SRQ; XRC only.
     pub const INVALID_RD_REQUEST: Self = Self(4);
 
     /// Returns the specification's name of the code.

@@ -54,7 +54,7 @@ pub enum WireError {
     /// A LAST contains no payload.
     #[error("{0} carries no payload")]
     EmptyPayload(Opcode),
-    /// The packet contains payload, although its opcode has none.
+    /// The packet contains payload, although its opcode does not allow payload.
     #[error("{opcode} carries {length} bytes of payload, but must not carry any")]
     UnexpectedPayload {
         /// The packet's opcode.

@@ -62,7 +62,7 @@ pub(super) mod bth {
 }
 
 impl Headers {
-    /// Returns the length in bytes of the header in a set of one.
+    /// Returns the length in bytes of a set that contains a single header.
     const fn one_length(self) -> u8 {
         match self {
             Self::DETH | Self::ATOMIC_ACK => 8,
@@ -123,7 +123,6 @@ impl Opcode {
     }
 }
 
-/// Returns the layout of each opcode.
 const fn layouts() -> [Layout; 256] {
     let mut layouts = [None; 256];
     let mut code = 0;
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn no_opcode_exceeds_maximum_of_headers() {
+    fn headers_of_opcodes_do_not_exceed_maximum_length() {
         let longest = (0..=u8::MAX).filter_map(|code| Opcode(code).layout()).map(|(h, _)| h.length()).max();
         assert_eq!(longest, Some(HEADERS_LENGTH_MAX - BTH_LENGTH));
     }

@@ -1,7 +1,7 @@
 //! Management datagrams (MADs), which are 256 bytes after BTH and DETH, to and from QP 1 (contract rocev2 9.1, 9.2).
 //!
-//! This module handles the common header and the UD packet around it. The CM and the device call it. It never interprets a
-//! CM message; `crate::cm` does.
+//! This module handles the common header and the UD packet around it. The CM and the device call it. It never interprets CM
+//! messages, which `crate::cm` does.
 
 #![forbid(unsafe_code)]
 
@@ -99,7 +99,7 @@ impl MadHeader {
     }
 }
 
-/// A packet of which an ICMP error quotes the beginning.
+/// A packet whose beginning an ICMP error quotes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotedPacket {
     /// The packet is not for QP 1.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_other_kinds_carry_no_mad() {
+    fn packets_of_other_kinds_do_not_carry_mad() {
         let bytes = [0; MAD_BYTES];
         let good = mad_packet(Psn::new(5), &bytes);
         let mut wrong_key = good;

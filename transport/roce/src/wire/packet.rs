@@ -60,7 +60,6 @@ impl<'a> Packet<'a> {
         Self::plain(Bth { pad: pad_for(payload.len()), ..Bth::new(opcode, destination, psn) }, payload)
     }
 
-    /// Creates a packet without extension headers.
     #[inline]
     const fn plain(bth: Bth, payload: &'a [u8]) -> Self {
         Self {
@@ -171,7 +170,7 @@ impl<'a> Packet<'a> {
 
     /// Appends only the headers, for senders that gather the payload from registered memory. Such senders set `bth.pad` to
     /// [`pad_for`] of the payload's length, and append the payload and [`emit_pad`].
-    // Always inlined: a caller sets few of the headers, so the checks for the others disappear.
+    // Always inlined, because a caller sets few of the headers, and the checks for the others disappear.
     #[inline(always)]
     pub fn emit_headers(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.bth.to_bytes());

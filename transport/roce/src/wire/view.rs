@@ -10,9 +10,7 @@ use trunkline_verbs::{Psn, QpNumber};
 /// A packet whose length is valid for its opcode.
 pub(super) struct PacketView<'a> {
     pub(super) bth: Bth,
-    /// Extension headers of the packet.
     pub(super) headers: Headers,
-    /// Fields of the headers.
     pub(super) fields: Fields<'a>,
     /// Payload without pad.
     pub(super) payload: &'a [u8],

@@ -64,8 +64,8 @@ impl Plan {
             u8::try_from(random.between(u64::from(max_rd_atomic), most_reads.max(16))).expect("small");
         let fate = random.below(10);
         let probe_floor_ns = random.pick(&[0, MS, MS, MS, MS, MS]);
-        // With the nominal timeouts alone, seven retries are few: a bad network would legitimately
-        // exhaust them about once in ten thousand runs.
+        // With the nominal timeouts alone, a bad network would legitimately exhaust the seven retries about once in ten
+        // thousand runs.
         let most_loss = if probe_floor_ns == 0 { 40 } else { 150 };
         Self {
             nodes,

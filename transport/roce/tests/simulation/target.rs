@@ -12,7 +12,6 @@ pub(crate) const LKEY: Lkey = Lkey(7);
 pub(crate) const RKEY: Rkey = Rkey(9);
 pub(crate) const BAD_SRQ: SrqNumber = SrqNumber::new(0xbad);
 
-/// Memory and receive queues of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     pub(crate) memory: Vec<u8>,
@@ -22,7 +21,7 @@ pub(crate) struct Node {
     pub(crate) used: Vec<(usize, Receive)>,
 }
 
-/// A receive queue: an SRQ, or the receive queue of one RC QP (number 0).
+/// An SRQ, or the receive queue of one RC QP (number 0).
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) number: SrqNumber,
@@ -105,7 +104,6 @@ impl Deferred {
     }
 }
 
-/// The target side of an endpoint.
 pub(crate) struct Checked<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) flow: &'a mut Flow,

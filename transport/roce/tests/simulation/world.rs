@@ -472,7 +472,7 @@ impl World {
         requester.handle_timeout(now);
     }
 
-    /// Sends the packets that are due, at most a burst. Returns true if there may be more.
+    /// Sends the packets that may be sent now, at most a burst. Returns true if there may be more.
     fn emit(&mut self, index: usize) -> bool {
         let burst = self.random.between(1, 40);
         for _ in 0..burst {

@@ -1,16 +1,16 @@
 //! Copies with inline assembly.
 //!
 //! A short copy moves its first and its last bytes, and the two parts may overlap. A longer copy loops over vector registers
-//! and moves its last bytes in the same way. Up to 64 bytes these copies are faster than `memcpy`, and from 2 KiB on equally
-//! fast. In between, where `memcpy` uses 64-byte registers and takes 8 ns, they take up to twice as long.
+//! and moves its last bytes in the same way. These copies are faster than `memcpy` up to 64 bytes, and equally fast from 2
+//! KiB on. In between, `memcpy` uses 64-byte registers and takes 8 ns; these copies take up to twice as long.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
 /// Length, in bytes, below which 16-byte vectors are as fast as longer ones.
 const WIDE: usize = 256;
-/// Minimum length, in bytes, of copies with the processor's string move, which is as fast as vectors from there on. `memcpy`
-/// with 32-byte registers has the same threshold.
+/// Minimum length, in bytes, of copies that use the processor's string move. From this length on, it is as fast as vectors.
+/// `memcpy` with 32-byte registers has the same threshold.
 const STRING: usize = 4096;
 
 /// See [`super::read`].
@@ -31,7 +31,7 @@ pub(super) unsafe fn between(from: *const u8, to: *mut u8, length: usize) {
     unsafe { copy(from, to, length) }
 }
 
-/// Copies in ascending order. If the ranges overlap, the written bytes are unspecified.
+/// Copies `length` bytes. If the ranges overlap, the written bytes are unspecified.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `length` bytes.
@@ -57,12 +57,12 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Moves each byte.
+/// Moves one byte at a time.
 ///
 /// # Safety
 /// Same as [`copy`], for 1 to 3 bytes.
 unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the assembly reads and writes `length` bytes from the two addresses on; the caller guarantees the ranges.
+    // SAFETY: the assembly reads and writes `length` bytes starting at the two addresses; the caller guarantees the ranges.
     unsafe {
         asm!(
             "2:",
@@ -81,7 +81,7 @@ unsafe fn bytes(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 4 to 8 bytes.
 unsafe fn ends_of_4(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: it moves the first and the last 4 bytes of the ranges that the caller guarantees.
+    // SAFETY: the assembly moves the first and the last 4 bytes of the ranges that the caller guarantees.
     unsafe {
         asm!(
             "mov {first:e}, dword ptr [{from}]",
@@ -100,7 +100,7 @@ unsafe fn ends_of_4(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 8 to 16 bytes.
 unsafe fn ends_of_8(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: it moves the first and the last 8 bytes of the ranges that the caller guarantees.
+    // SAFETY: the assembly moves the first and the last 8 bytes of the ranges that the caller guarantees.
     unsafe {
         asm!(
             "mov {first}, qword ptr [{from}]",
@@ -119,7 +119,7 @@ unsafe fn ends_of_8(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 16 to 32 bytes.
 unsafe fn ends_of_16(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: it moves the first and the last 16 bytes of the ranges that the caller guarantees.
+    // SAFETY: the assembly moves the first and the last 16 bytes of the ranges that the caller guarantees.
     unsafe {
         asm!(
             "movdqu xmm0, xmmword ptr [{from}]",
@@ -138,8 +138,8 @@ unsafe fn ends_of_16(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`], for 32 bytes or more.
 unsafe fn narrow(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: the last 32 bytes are read first and written at the end; until then it moves 32 bytes at a time, as long
-    // as more than 32 are left. All are in the ranges that the caller guarantees.
+    // SAFETY: the last 32 bytes are read first and written at the end; until then the assembly moves 32 bytes at a time, as
+    // long as more than 32 are left. All are in the ranges that the caller guarantees.
     unsafe {
         asm!(
             "movdqu xmm2, xmmword ptr [{from} + {left} - 32]",
@@ -211,8 +211,8 @@ unsafe fn wide(from: *const u8, to: *mut u8, length: usize) {
 /// # Safety
 /// Same as [`copy`].
 unsafe fn string(from: *const u8, to: *mut u8, length: usize) {
-    // SAFETY: it moves `length` bytes from the two addresses on; the caller guarantees the ranges. The direction flag
-    // is clear, as the ABI demands.
+    // SAFETY: the assembly moves `length` bytes starting at the two addresses; the caller guarantees the ranges. The
+    // direction flag is clear, as the ABI demands.
     unsafe {
         asm!(
             "rep movsb",

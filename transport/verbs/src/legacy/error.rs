@@ -2,11 +2,11 @@
 
 use crate::VerbsError;
 
-/// Reason for the refusal of an older call, which returns its errno.
+/// Error of a call of the older interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LegacyError {
-    /// `ENOSYS`: the device has no XRC (contract B3).
+    /// `ENOSYS`: the device does not support XRC (contract B3).
     #[error("this device has no XRC; use one that announces it in its capabilities")]
     NoXrc,
     /// `EEXIST`: this process is already registered. The creator is registered from the start (contract B9).

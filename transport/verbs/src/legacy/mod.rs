@@ -1,4 +1,4 @@
-//! The XRC calls of OFED 1.x, implemented with the current calls (contract B). Upstream libibverbs never had them.
+//! The XRC calls of OFED 1.x, implemented with the current calls (contract B). Upstream libibverbs never contained them.
 //!
 //! The module holds the table of XRC receive QPs that this process is registered with. Programs written for the older
 //! interface call it, and the drop-in library offers the same calls to C. It works with any [`Device`], and must never
@@ -112,7 +112,7 @@ impl LegacyXrc {
         Ok(number)
     }
 
-    /// Modifies a receive QP. After RESET to INIT to RTR it can receive (contract B6).
+    /// Modifies a receive QP. The QP can receive after it is moved from RESET to INIT and then to RTR (contract B6).
     ///
     /// # Errors
     /// EINVAL when this process is not registered with the QP, the QP belongs to another domain, or the transition is not
@@ -157,7 +157,7 @@ impl LegacyXrc {
         }
     }
 
-    /// Ends the registration. When the last registration of all processes ends, the QP is destroyed (contract B5).
+    /// Ends the registration. The QP is destroyed when its last registration in any process ends (contract B5).
     ///
     /// # Errors
     /// EINVAL when this process is not registered with the QP, or the QP belongs to another domain.

@@ -255,7 +255,7 @@ fn forge_request(network: &mut Network, guid: u64, seed: u64, qpn: u32) {
 }
 
 #[test]
-fn forged_request_with_numbers_of_peer_ends_no_connection() {
+fn forged_request_with_peer_numbers_does_not_end_connection() {
     let (mut network, active, passive) = connected(Network::new(), Transport::Xrc);
     let own = network::config(A);
     for (seed, qpn) in [(4711, 0x17), (own.seed, 0x99), (own.seed, 0x17)] {
@@ -277,7 +277,7 @@ fn forged_request_with_numbers_of_peer_ends_no_connection() {
 }
 
 #[test]
-fn forged_requests_draw_hardly_more_than_one_answer_each() {
+fn forged_requests_get_about_one_answer_each() {
     let (mut network, _, _) = connected(Network::new(), Transport::Xrc);
     let (own, start) = (network::config(A), network.now);
     let before = network.nodes[B].machine.counters().sent;

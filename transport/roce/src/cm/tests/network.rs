@@ -29,7 +29,6 @@ pub(super) struct Node {
     pub(super) accepts: bool,
     /// True if replies are confirmed as soon as they are reported.
     pub(super) confirms: bool,
-    /// MTU of the node's interface.
     pub(super) mtu: Mtu,
     pub(super) sent: Vec<Attribute>,
     next_qpn: u32,
@@ -158,7 +157,6 @@ impl Node {
         }
     }
 
-    /// Returns the events of one connection, by name.
     pub(super) fn names(&self, id: ConnectionId) -> Vec<&'static str> {
         self.events.iter().filter(|event| event.connection() == id).map(name).collect()
     }

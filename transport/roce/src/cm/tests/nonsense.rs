@@ -56,7 +56,6 @@ impl Target {
         Self { machine, template, next: 0x100, answers: Vec::new() }
     }
 
-    /// Builds a valid REQ with new ids.
     fn request(&mut self) -> Req {
         self.next += 1;
         Req { local_id: 0x5000_0000 | self.next, qpn: QpNumber::new(self.next), ..self.template }
@@ -86,7 +85,6 @@ impl Target {
         (req, id)
     }
 
-    /// Refuses the request or the reply that was reported.
     fn refuse(&mut self, took: &Took) {
         if let Took::Reported(id) = took {
             self.machine.reject(0, *id, RejectReason::CONSUMER, &[]).unwrap();

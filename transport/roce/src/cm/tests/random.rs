@@ -30,7 +30,7 @@ fn rough(mut random: Random) -> network::Fate {
     })
 }
 
-/// Runs one seed: opens connections, and lets either side act at random times.
+/// Runs one seed, which opens connections and lets either side act at random times.
 fn run(seed: u64) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut network = Network::with_fate(rough(Random(random.0 ^ 0xabcd)));

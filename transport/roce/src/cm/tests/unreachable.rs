@@ -5,7 +5,6 @@ use crate::cm::{Ask, CmMachine, Connect, Event, Transport, UnreachableReport};
 use crate::wire::Attribute;
 use trunkline_verbs::UnreachableCause;
 
-/// Returns a report about a request from A to B.
 fn report(transaction: Option<u64>, cause: UnreachableCause) -> UnreachableReport {
     UnreachableReport { from: address(A), to: address(B), transaction, cause }
 }

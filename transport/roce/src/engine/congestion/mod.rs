@@ -1,20 +1,26 @@
-//! Congestion control of the packets that travel in one direction between two hosts.
+//! Congestion control for the packets that travel in one direction between two hosts.
 //!
-//! A window bounds the packets in flight. It follows the round trip: above a target it shrinks, at most by
-//! half and once per round trip, and below the target it grows. The method is Swift's (Kumar et al., SIGCOMM
-//! 2020), designed for RPC over a transport in software. The judgement is by the *shortest* of the last round
-//! trips, because hosts that share their cores delay single packets by milliseconds. A loss or an ECN mark
-//! also shrinks the window, by less while the round trips show no queue.
+//! A window bounds the number of packets in flight. Above a target for the round-trip time it shrinks, at most by half and
+//! once per round trip, and below the target it grows. The method is taken from Swift (Kumar et al., SIGCOMM 2020), which is
+//! designed for RPC over a software transport. The *shortest* of the last round trips is compared with the target, because
+//! hosts that share their cores delay single packets by milliseconds. A loss or an ECN mark also shrinks the window. A loss
+//! shrinks it less if the round trips show no queue.
+//!
+//! The target is the base, which is the round trip without queues, plus an allowed queueing delay.
 //!
 //! | round trip | base |
 //! |---|---|
-//! | under 2 ms | the shortest seen, at most 100 us: equal for all senders of a data centre, so that a sender that begins behind a full queue gets no larger share |
+//! | under 2 ms | the shortest of the last 10 to 20 s, at most 100 us |
 //! | 2 ms or more | the shortest of the last 10 to 20 s |
 //!
-//! Round trips of a millisecond or more are paced: packets are sent at the rate of two windows per round trip while the window
-//! doubles, and of 1.2 later, a millisecond of it at once. A window of less than one packet is a pause between packets. If the queue stays although the window is at its
-//! minimum, other traffic keeps it: the target grows until there is a share, as loss-based TCP has, and shrinks again every 256
-//! rounds, or sooner without a queue.
+//! With the limit of 100 us, a sender that starts behind a full queue does not get a larger share than others in a data
+//! centre.
+//!
+//! Packets are paced if the round trip is a millisecond or more. They are sent at two windows per round trip while the
+//! window doubles and at 1.2 windows later, in bursts of at most a millisecond. A window of less than one packet is a pause
+//! between packets. If the queue stays although the window is at its minimum, it is attributed to other traffic, such as
+//! loss-based TCP. The target then grows until the window gets a share, and shrinks again every 256 rounds, or sooner
+//! without a queue.
 
 #[cfg(test)]
 mod tests;
@@ -22,38 +28,37 @@ mod tests;
 use super::Time;
 use core::ops::RangeInclusive;
 
-/// Delay by queues that a large window leaves, in nanoseconds.
+/// Queueing delay that the target allows for a large window, in nanoseconds.
 const QUEUE_NS: f64 = 300_000.0;
-/// Part of the base that is the delay on long paths, where it is more.
+/// Divisor of the base for the queueing delay allowed on long paths. Applies if the result exceeds [`QUEUE_NS`].
 const FAR_QUEUE_PART: f64 = 1.0;
-/// Delay that a window of one packet adds to it; it falls with the square root of the window, so that many senders
-/// with small windows become equal.
+/// Additional queueing delay allowed for a window of one packet, in nanoseconds. It falls with the square root of the
+/// window, so that many senders with small windows get equal shares.
 const SMALL_WINDOW_NS: f64 = 300_000.0;
-/// Maximum delay by queues that other traffic keeps.
+/// Maximum queueing delay that the target allows because of other traffic, in nanoseconds.
 const QUEUE_MAX_NS: f64 = 200_000_000.0;
-/// Round trip from which on the base is measured.
+/// Shortest round trip, in nanoseconds, for which the base is not limited to [`NEAR_BASE_NS`].
 const FAR_NS: u64 = 2_000_000;
-/// Maximum base of a shorter round trip.
+/// Maximum base of a shorter round trip, in nanoseconds.
 const NEAR_BASE_NS: u64 = 100_000;
-/// Half of the time for which the shortest round trip is kept.
+/// Half of the maximum time for which the shortest round trip is kept, in nanoseconds.
 const BASE_EPOCH_NS: u64 = 10_000_000_000;
 /// Size of the first window, in bytes, similar to TCP (RFC 6928), and its limits in packets.
 const FIRST_WINDOW_BYTES: u32 = 16 << 10;
 const FIRST_WINDOW: RangeInclusive<u32> = 2..=8;
-/// Minimum of the window.
+/// Minimum window, in packets.
 const LEAST_WINDOW: f64 = 0.25;
-/// Growth of the window in a round trip, in packets. It doubles every 8 rounds of growth, up to an eighth of
-/// the window.
+/// Growth of the window per round trip, in packets. It doubles every 8 rounds of growth, up to an eighth of the window.
 const STEP: f64 = 0.25;
 const ROUNDS_PER_DOUBLING: i32 = 8;
-/// Part of the distance to the ceiling that the window grows at most in a round trip, as a divisor.
+/// Divisor of the distance to the ceiling for the maximum growth of the window in a round trip.
 const CEILING_PART: f64 = 8.0;
 /// Minimum round trip of paced paths, and the burst that pacing permits, both in nanoseconds.
 const BURST_NS: f64 = 1_000_000.0;
-/// Multiple of the base at which the window stops doubling (RFC 9406).
+/// Multiple of the base that a round trip may exceed by [`QUEUE_NS`] before the window stops doubling (RFC 9406).
 const START_DELAY: f64 = 1.125;
-/// Pace in windows per round trip while the window doubles, and later, so that the window stays the bound. Linux has the same
-/// ratios for TCP.
+/// Pace in windows per round trip, while the window doubles and later. Both exceed 1, so that the window remains the limit.
+/// Linux uses the same ratios for TCP.
 const START_PACE: f64 = 2.0;
 const PACE: f64 = 1.2;
 /// Factors by which the window shrinks: after doubling, after a loss with and without a queue, and after a
@@ -62,53 +67,54 @@ const START_CUT: f64 = 0.5;
 const LOSS_CUT: f64 = 0.7;
 const RANDOM_LOSS_CUT: f64 = 0.9;
 const MARK_CUT: f64 = 0.85;
-/// Round trips that one judgement needs.
+/// Minimum number of round trips measured in a round, for a window of two packets or more.
 const SAMPLES: u32 = 4;
-/// Rounds at the minimum after which other traffic keeps the queue.
+/// Number of rounds at the minimum window after which the queue is attributed to other traffic.
 const ROUNDS_AT_LEAST: u32 = 24;
-/// Round trip that counts as another route after some rounds at the minimum, and their number.
+/// Shortest round trip, in nanoseconds, that is attributed to another route after some rounds at the minimum window, and the
+/// number of these rounds.
 const ROUTE_NS: u64 = 5_000_000;
 const ROUNDS_OF_ROUTE: u32 = 4;
-/// Rounds after which the target of a kept queue shrinks.
+/// Number of rounds after which a target raised for other traffic shrinks.
 const ROUNDS_OF_TARGET: u32 = 256;
 
-/// The window of one direction of a path. Times are in nanoseconds, windows in packets.
+/// The window for one direction of a path. Times are in nanoseconds, windows in packets.
 #[derive(Debug, Clone)]
 pub struct Congestion {
     window: f64,
     in_flight: u32,
-    /// Shortest round trips of this epoch and the one before.
+    /// Shortest round trips in this epoch and in the previous one.
     base_ns: [u64; 2],
     epoch: Option<Time>,
     smoothed_ns: f64,
-    /// Shortest round trip of this round, and the number of samples.
+    /// Shortest round trip in this round, and the number of samples.
     shortest_ns: u64,
     samples: u32,
     round_end: Time,
-    /// Delay that other traffic keeps, or 0.
+    /// Queueing delay attributed to other traffic, or 0.
     kept_ns: f64,
-    /// True until the first sign of congestion: the window doubles each round trip.
+    /// True before the first sign of congestion, while the window doubles each round trip.
     is_starting: bool,
-    /// True if something waited for the window in this round, and in the one before.
+    /// True if something waited for the window in this round, and in the previous one.
     is_limiting: bool,
     was_limiting: bool,
     /// True if the last round was above the target.
     is_over: bool,
-    /// Rounds of growth in a row.
+    /// Number of successive rounds of growth.
     grown: i32,
-    /// Window at the last loss or mark, or at the end of doubling. It is near the path's capacity, so growth is slow there, as in
-    /// CUBIC (RFC 9438).
+    /// Window at the last loss or mark, or at the end of doubling. Growth is slow near this window, which is close to the
+    /// path's capacity, as in CUBIC (RFC 9438).
     ceiling: f64,
     rounds_at_least: u32,
     rounds_of_target: u32,
-    /// End of the round trip in which the window does not shrink again for a loss or a mark.
+    /// Time before which a loss or a mark does not shrink the window again.
     next_cut: Time,
-    /// Time at which the pace has sent the packets so far.
+    /// Time at which the next packet would be sent at the exact pace.
     next_send: Time,
 }
 
 impl Congestion {
-    /// Creates the window of a path with this MTU.
+    /// Creates the window for a path with an MTU of `mtu` bytes.
     #[must_use]
     pub fn new(mtu: u32) -> Self {
         let first = (FIRST_WINDOW_BYTES / mtu.max(1)).clamp(*FIRST_WINDOW.start(), *FIRST_WINDOW.end());
@@ -146,7 +152,7 @@ impl Congestion {
         self.window_room().min(whole(left_ns / interval_ns))
     }
 
-    /// Returns the number of packets that fit the window, whatever the pace.
+    /// Returns the number of packets that fit in the window, regardless of the pace.
     #[must_use]
     pub fn window_room(&self) -> u32 {
         if self.window < 1.0 {
@@ -161,7 +167,7 @@ impl Congestion {
         self.interval_ns().map_or(u32::MAX, |interval_ns| whole(self.ahead_ns() / interval_ns).max(1))
     }
 
-    /// Returns the time between packets of the pace. `None` for short round trips, whose windows are short bursts.
+    /// Returns the interval between paced packets. `None` for short round trips, whose windows are sent as short bursts.
     fn interval_ns(&self) -> Option<f64> {
         if self.window < 1.0 {
             return Some(self.smoothed_ns / self.window);
@@ -187,8 +193,8 @@ impl Congestion {
         self.in_flight
     }
 
-    /// Returns the time at which the pace admits half a burst, or one packet. `None` if the window admits nothing before
-    /// another packet is answered, or if the pace does already.
+    /// Returns the time at which the pace admits half a burst, or one packet. `None` if the window is full, or if the pace
+    /// already admits them.
     #[must_use]
     pub fn pause_end(&self, now: Time) -> Option<Time> {
         let interval_ns = self.interval_ns().filter(|_| self.window_room() > 0)?;
@@ -202,14 +208,16 @@ impl Congestion {
         self.is_limiting = true;
     }
 
-    /// Records that packets wait. Those that wait only for the pace are not limited by the window, which must not grow unused.
+    /// Records that packets wait. Packets that wait only for the pace are not limited by the window, and an unused window
+    /// must not grow.
     pub fn waits(&mut self, now: Time) {
         if self.window < 1.0 || self.pause_end(now).is_none() {
             self.limits();
         }
     }
 
-    /// Replaces the packets in flight of one sender. More packets than before have been sent now.
+    /// Changes a sender's number of packets in flight from `before` to `after`. An increase is the number of packets sent
+    /// now.
     pub fn replace(&mut self, before: u32, after: u32, now: Time) {
         self.in_flight = (self.in_flight + after).saturating_sub(before);
         if let Some(interval_ns) = self.interval_ns().filter(|_| after > before) {
@@ -218,8 +226,8 @@ impl Congestion {
         }
     }
 
-    /// Records that packets were acknowledged, and the round trip of one of them if it was measured. The window grows up
-    /// to `most` packets.
+    /// Records that packets were acknowledged, and the round trip of one of them if it was measured. The window grows to at
+    /// most `most` packets.
     pub fn acknowledged(&mut self, packets: u32, round_trip_ns: Option<u64>, most: u32, now: Time) {
         if let Some(sample) = round_trip_ns {
             self.measure(sample, now);
@@ -237,12 +245,12 @@ impl Congestion {
         self.cut(if has_queue { LOSS_CUT } else { RANDOM_LOSS_CUT }, now);
     }
 
-    /// Records that the network marked a packet, because its queue is long.
+    /// Records that the network marked a packet because of a long queue.
     pub fn marked(&mut self, now: Time) {
         self.cut(MARK_CUT, now);
     }
 
-    /// Shrinks the window once per round trip, by more if it doubled until now.
+    /// Shrinks the window, at most once per round trip. The first cut after doubling is the largest.
     fn cut(&mut self, factor: f64, now: Time) {
         self.grown = 0;
         if now >= self.next_cut {
@@ -267,7 +275,7 @@ impl Congestion {
         self.samples += 1;
     }
 
-    /// Ends a round: compares its shortest round trip with the target.
+    /// Ends a round by comparing its shortest round trip with the target.
     fn judge(&mut self, now: Time) {
         let over = self.shortest() - self.base() - self.queue_target();
         self.is_over = over > 0.0;
@@ -338,7 +346,7 @@ impl Congestion {
         self.window = (self.window * factor).max(LEAST_WINDOW);
     }
 
-    /// Returns the round trip without queues, in nanoseconds.
+    /// Returns the round-trip time without queues, in nanoseconds.
     fn base(&self) -> f64 {
         let [now, before] = self.base_ns;
         let shortest = now.min(before);
@@ -355,13 +363,13 @@ impl Congestion {
     }
 }
 
-/// Returns the whole packets of a number, which is far below `u32::MAX`.
+/// Rounds a number of packets down. The number is far below `u32::MAX`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts of floats saturate")]
 fn whole(packets: f64) -> u32 {
     packets as u32
 }
 
-/// Nanoseconds as a float; they are far below 2^53.
+/// Converts nanoseconds to a float. They are far below 2^53.
 #[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days")]
 fn to_f64(ns: u64) -> f64 {
     ns as f64

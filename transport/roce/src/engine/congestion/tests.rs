@@ -1,18 +1,18 @@
-//! Windows of several senders at one bottleneck: a link with a queue that drops excess packets.
+//! Windows of several senders at one bottleneck, a link with a queue that drops excess packets.
 
 use super::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 const MAX_WINDOW: u32 = 1024;
-/// Time until senders are judged.
+/// Time after which senders are judged.
 const SETTLED: Time = Time(1_000_000_000);
 
 #[derive(Debug, Clone, Copy)]
 struct Link {
-    /// Nanoseconds per packet.
+    /// Nanoseconds to send a packet.
     packet_ns: u64,
-    /// Packets that wait.
+    /// Maximum number of packets in the queue.
     queue: u64,
     /// Round trip without a queue, in nanoseconds.
     round_trip_ns: u64,
@@ -22,17 +22,16 @@ struct Link {
     lost_of: u64,
 }
 
-/// 200 Mbit/s with packets of about 1 KiB, and 60 kB of queue.
+/// A link of 200 Mbit/s, with packets of about 1 KiB and a queue of 60 kB.
 const LINK: Link =
     Link { packet_ns: 44_000, queue: 54, round_trip_ns: 100_000, noise_ns: 20_000, lost_of: 0 };
 
-/// A sender that always has packets.
+/// A sender that always has packets to send.
 trait Sender {
     fn may_send(&self, now: Time) -> bool;
     fn sent(&mut self, now: Time);
     fn acknowledged(&mut self, round_trip_ns: u64, now: Time);
     fn lost(&mut self, now: Time);
-    /// Returns the end of a pause.
     fn pause_end(&self, now: Time) -> Option<Time>;
 }
 
@@ -63,7 +62,7 @@ impl Sender for Congestion {
     }
 }
 
-/// A sender with the window of RFC 5681, which grows until it loses.
+/// A sender with the window of RFC 5681, which grows until a packet is lost.
 #[derive(Default)]
 struct Reno {
     window: f64,
@@ -116,7 +115,7 @@ struct Outcome {
     used: f64,
     /// Share of packets dropped by the full queue, from the start.
     dropped: f64,
-    /// Time from the last sender's begin until it had four fifths of its share for 100 ms.
+    /// Time from the last sender's start until it had four fifths of its share for 100 ms.
     joined: Option<Duration>,
 }
 
@@ -130,7 +129,7 @@ impl Outcome {
     }
 }
 
-/// Runs senders for a time. Each begins within 2 ms, and the last at `last`.
+/// Runs the senders for `seconds`. The last sender starts at `last`, and the others within the first 2 ms.
 fn run(link: Link, mut senders: Vec<Box<dyn Sender>>, last: Time, seconds: u64) -> Outcome {
     let mut random = fastrand::Rng::with_seed(7);
     let mut events = BTreeMap::new();
@@ -255,7 +254,7 @@ fn mark_shrinks_window_once_per_round_trip_and_ends_start() {
     assert_eq!(congestion.whole_window(), 36, "one cut for a mark and a loss, and no doubling");
 }
 
-/// Acknowledges one window, which is limiting. Returns the time after it.
+/// Acknowledges one window of packets while the window limits sending. Returns the time after the round.
 fn round(congestion: &mut Congestion, round_trip_ns: u64, now: Time) -> Time {
     for _ in 0..congestion.whole_window() {
         congestion.limits();
@@ -308,7 +307,7 @@ fn window_below_one_packet_is_pause() {
 }
 
 #[test]
-fn window_of_long_round_trip_leaves_in_bursts_of_millisecond() {
+fn window_of_long_round_trip_is_sent_in_millisecond_bursts() {
     let long = Congestion { window: 100.0, smoothed_ns: 10_000_000.0, ..Congestion::new(1024) };
     // A packet takes 50 us at twice the rate of the window, and 83 us after the start.
     assert_eq!(Congestion { is_starting: false, ..long.clone() }.burst(), 12);

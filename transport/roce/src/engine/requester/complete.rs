@@ -8,11 +8,11 @@ use trunkline_verbs::{CompletionFlags, CompletionStatus, Psn, QpState};
 
 /// Position of a response's PSN relative to the PSNs sent.
 enum Position {
-    /// Already acknowledged.
+    /// Before `una`, and so acknowledged.
     Past,
-    /// Sent, but not yet acknowledged.
+    /// From `una` to `sent_end`.
     Outstanding,
-    /// Never sent.
+    /// At or after `sent_end`, and so never sent.
     Beyond,
 }
 

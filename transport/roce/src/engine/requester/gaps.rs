@@ -6,9 +6,9 @@
 //! of the piece that covers it. If a packet of the range arrives twice, it was late and not lost, so the distance and the
 //! wait double, as the window of RACK grows (RFC 8985 §6.2).
 //!
-//! Only the first missing range of a piece is requested again, and the next one after the first has arrived. The kernel's
-//! soft RoCE moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not repeat an
-//! earlier range.
+//! Only the first missing range of a piece is requested again, and the next range only after the first has arrived. The
+//! kernel's soft RoCE moves the start of a saved READ to the start of each repeat (contract rocev2 7.24), so it could not
+//! repeat an earlier range.
 
 use super::queue::is_end;
 use super::{Requester, Response};
@@ -55,7 +55,7 @@ pub(super) struct Kept {
     /// doubling.
     doublings: u32,
     needed: u32,
-    /// End of the round trip in which further losses are the same event.
+    /// End of the round trip in which further losses count as the same event.
     event_end: Time,
     /// True if `poll_transmit` must look for ranges to request again.
     is_due: bool,
@@ -73,7 +73,6 @@ impl Kept {
         self.is_due
     }
 
-    /// Forgets everything.
     pub(super) fn clear(&mut self) {
         self.words.fill(0);
         self.count = 0;
@@ -87,14 +86,13 @@ impl Kept {
         self.is_due = false;
     }
 
-    /// Records that a range was requested again.
     pub(super) fn repeated(&mut self, from: Psn, packets: u32) {
         if self.count > 0 {
             self.repeats.push(from..from.plus(packets));
         }
     }
 
-    /// Records a response that arrives again.
+    /// Records a duplicate response.
     pub(super) fn arrived_again(&mut self, psn: Psn) {
         let is_repeated = |range: &Range<Psn>| psn.after(range.start) >= 0 && psn.after(range.end) < 0;
         if self.last_repeat.take_if(|range| is_repeated(range)).is_some() {
@@ -386,8 +384,8 @@ impl Requester {
         true
     }
 
-    /// Returns the first lost range that was not requested again, and the index of its READ. The cursor requests later
-    /// ranges again.
+    /// Returns the first lost range before the cursor that was not requested again, and the index of its READ. The cursor
+    /// requests the ranges after it.
     fn next_lost(&self) -> Option<(usize, Range<Psn>)> {
         let kept = &self.kept;
         let mut at = self.una;

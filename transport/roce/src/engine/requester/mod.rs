@@ -13,12 +13,12 @@
 //! # Pieces of a READ
 //! The response to a READ arrives as fast as the peer can send, and only smaller requests can slow it down. So a READ is
 //! requested in pieces, each of which is a separate READ request to the peer. A range that is requested again after a loss
-//! is part of a piece, and so of an answer that the peer has saved (contract rocev2 7.24).
+//! is part of a piece, and so part of a response that the peer has saved (contract rocev2 7.24).
 //!
 //! # Requests for an acknowledgement
 //! The last packet of a message requests an acknowledgement only if necessary. Otherwise a later packet requests it, at most
-//! a quarter of the window or half of the send queue later, or the tail-loss probe. A probe after packets without such a
-//! request does not indicate a loss.
+//! a quarter of the window or half of the send queue later, or the tail-loss probe does so. A probe after packets without
+//! such a request does not indicate a loss.
 //!
 //! # Lost responses to READs
 //! Responses beyond a lost one are kept, and only the missing ones are requested again; see `gaps`.
@@ -29,12 +29,12 @@
 //! doubling). If the packet belongs to a READ, only its first missing response is requested. The peer receives a duplicate,
 //! which the protocol allows at any time. Only the nominal timeouts determine that a peer is dead.
 //!
-//! # Large packets that vanish
+//! # Loss of large packets
 //! A network with a smaller MTU than its end interfaces may drop large packets without a report. This must be distinguished
 //! from the death of a peer and from random losses. So each ACK timeout of a packet with more payload than the smallest path
 //! MTU also sends an empty SEND with the PSN before `una`. The peer acknowledges it as a duplicate, whichever later packets
-//! it has received. If retries are exhausted, and the peer has answered two of these SENDs without the packet, the work
-//! completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
+//! it has received. If the retries are exhausted, and the peer has answered two of these SENDs but not received the packet,
+//! the work completes with [`trunkline_verbs::CompletionFlags::LARGE_PACKETS_LOST`].
 
 mod complete;
 mod gaps;
@@ -104,7 +104,7 @@ impl Default for Tuning {
     }
 }
 
-/// Reason for the refusal of a request. Exhaustive, so that a device must map each cause to its own error.
+/// Reason why a request is refused. The enum is exhaustive, so that a device must map each cause to a separate error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PostRefused {
     /// The QP cannot send yet (contract E8).
@@ -130,12 +130,12 @@ pub enum PostRefused {
     BadAtomic,
 }
 
-/// Event of the QP itself.
+/// An event that concerns the whole QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequesterEvent {
-    /// A work request failed. The QP is in ERR now, and its responder half must follow.
+    /// A work request failed. The QP is now in ERR, and its responder half must be moved to ERR too.
     Failed(CompletionStatus),
-    /// In SQD, everything started has been acknowledged.
+    /// All requests started before SQD are acknowledged.
     Drained,
 }
 

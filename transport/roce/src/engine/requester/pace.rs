@@ -1,4 +1,4 @@
-//! Amount of data that may be in flight, in packets with the path MTU.
+//! Amount of data that may be in flight, in packets of path MTU size.
 
 use super::{Requester, Tuning};
 use crate::engine::segment::RequestKind;

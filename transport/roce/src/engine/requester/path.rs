@@ -1,4 +1,4 @@
-//! Interface to the path's congestion control: its allowance, and the signals for its decisions.
+//! Interface to the path's congestion control, with the path's allowance and the signals for decisions.
 
 use super::Requester;
 use super::queue::Wqe;

@@ -76,13 +76,13 @@ pub(super) struct Wqe {
     pub(super) psns: u32,
     /// Message number. For a READ in pieces, it is the number of the last piece.
     pub(super) ssn: Psn,
-    /// READs only: number of response packets per piece.
+    /// Number of response packets per piece; READs only.
     pub(super) piece: u32,
-    /// READs only: number of response packets placed before the first missing one.
+    /// Number of response packets placed before the first missing one; READs only.
     pub(super) received: u32,
-    /// READs only: packet at which a piece is divided into two requests, or 0.
+    /// Packet at which a piece is divided into two requests, or 0; READs only.
     pub(super) split: u32,
-    /// READs only: true if the requested part of a piece ends before the piece does.
+    /// True if the requested part of a piece ends before the piece does; READs only.
     pub(super) is_repeated: bool,
     /// Time at which a packet of the request was last sent.
     pub(super) sent: Time,
@@ -91,7 +91,6 @@ pub(super) struct Wqe {
 }
 
 impl Wqe {
-    /// Returns the PSN after the last PSN of the request.
     pub(super) fn end_psn(&self) -> Psn {
         self.first_psn.plus(self.psns)
     }
@@ -253,7 +252,7 @@ impl Requester {
     /// (contract E8).
     ///
     /// # Errors
-    /// [`PostRefused`]. The queue is unchanged then.
+    /// [`PostRefused`]. In this case the queue is unchanged.
     pub fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostRefused> {
         let (kind, length) = self.check_request(request, 0)?;
         let psns = match kind {

@@ -74,7 +74,6 @@ impl Retry {
         self.rnr_left = self.rnr_retry;
     }
 
-    /// Returns true if the peer has answered on the current path.
     pub(super) fn is_path_proven(&self) -> bool {
         self.is_path_proven
     }
@@ -167,8 +166,8 @@ impl Requester {
         self.retry.is_loss_rare = is_rare;
     }
 
-    /// Handles the timers that have expired at `now`. Handle the packets that have arrived first, because a response in a
-    /// socket may acknowledge the packets whose timer has expired.
+    /// Handles the timers that have expired at `now`. Before this call, handle all packets that have arrived, because they
+    /// may acknowledge the packets whose timer has expired.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.retry.is_pausing(now) {
             return;
@@ -186,7 +185,7 @@ impl Requester {
         if !self.retry.has_asked(self.una) {
             if self.ask_deadline().is_some_and(|deadline| deadline <= now) {
                 self.ask();
-                // The timer fired late, so the peer has had no chance to answer.
+                // The timer fired late, so the peer has not had time to answer.
                 if self.retry.deadline.is_some_and(|deadline| deadline <= now) {
                     self.retry.deadline = self.retry.deadline(now);
                 }
@@ -322,7 +321,7 @@ impl Requester {
         }
     }
 
-    /// Returns true if the packet at `una` has already been concluded lost.
+    /// Returns true if the packet at `una` already counts as lost.
     fn has_gone_back(&self) -> bool {
         self.retry.went_back.is_some_and(|(psn, _)| psn == self.una)
     }
@@ -393,7 +392,7 @@ impl Requester {
     }
 
     /// Moves the cursor back to the oldest unacknowledged packet. Retransmissions request an acknowledgement, and count as
-    /// sent with this request, so that the ACK timeout reports if they cannot be sent.
+    /// sent with this request, so that the ACK timeout also covers retransmissions that cannot be sent.
     pub(super) fn rewind(&mut self) {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();

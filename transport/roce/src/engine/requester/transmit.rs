@@ -13,11 +13,10 @@ use trunkline_verbs::{CompletionStatus, Psn, QpState, QpType, RemoteAddress, Sen
 pub(super) struct Cursor {
     /// Index of the queue's entry, or the queue's length when everything was sent.
     pub(super) index: usize,
-    /// Number of the packet within the entry.
     pub(super) packet: u32,
     pub(super) psn: Psn,
-    /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves only as many of the latest ones,
-    /// so requests beyond a gap count until it is filled.
+    /// Number of atomics and pieces of READs between `una` and the cursor. The peer saves only a limited number of the
+    /// latest ones, so requests beyond a gap count until the gap is filled.
     pub(super) reads: u32,
     /// Number of response packets to these requests that have not arrived. They count only against the window of READs.
     pub(super) missing: u32,
@@ -288,7 +287,7 @@ impl Requester {
         }
     }
 
-    /// Reports that everything started has been acknowledged, once after each transition to SQD.
+    /// Reports, once after each transition to SQD, that all started requests are acknowledged.
     #[inline]
     pub(super) fn report_drained(&mut self) {
         let drained =

@@ -46,8 +46,8 @@ impl ResponderState {
         self.finish(pending, class, placement)
     }
 
-    /// Handles the outcome of the waiting placement. Ignored if no placement is waiting, or if the outcome is `Later`.
-    /// Afterwards, pass in the queued packets. If the QP has left its receiving states, the placement is cancelled. Returns
+    /// Handles the outcome of the waiting placement. Has no effect if no placement is waiting, or if the outcome is `Later`.
+    /// Pass in the queued packets afterwards. If the QP has left its receiving states, the placement is cancelled. Returns
     /// the outcome of the packet, or [`Handled::Dropped`] if no placement is waiting.
     pub fn answer(&mut self, placement: Placement) -> Handled {
         if !self.is_waiting() || placement == Placement::Later {

@@ -161,7 +161,6 @@ fn pass_counters(counters: &mut ResponderCounters, pass: &mut impl Pass) {
     }
 }
 
-/// Joins two fields of 32 bits into one word.
 fn join(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

@@ -41,13 +41,13 @@ pub enum Handled {
     Duplicate,
     /// The packet's PSN is beyond the expected one, so an earlier packet is missing.
     OutOfOrder,
-    /// The packet was ignored: wrong state or service, not a request, or malformed.
+    /// The packet was ignored, because it is malformed or not a request, or does not fit the state or service.
     Dropped,
 }
 
 impl Handled {
-    /// Returns true if the packet was expected and valid, which proves the peer's source address. Duplicates prove nothing:
-    /// half of all PSNs count as duplicates.
+    /// Returns true if the packet was expected and valid, which proves the peer's source address. A duplicate does not prove
+    /// it, because half of all PSNs count as duplicates.
     #[must_use]
     pub fn is_proof(self) -> bool {
         self == Self::Taken
@@ -60,7 +60,7 @@ impl Handled {
     }
 }
 
-/// Event of the QP itself.
+/// An event that concerns the whole QP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponderEvent {
     /// The first valid packet arrived in RTR (contract rocev2 7.15).
@@ -75,7 +75,7 @@ pub enum ResponderEvent {
 pub struct ResponderCounters {
     /// Request packets accepted.
     pub packets: u64,
-    /// Duplicates.
+    /// Duplicate packets received.
     pub duplicates: u64,
     /// Packets beyond the expected PSN.
     pub out_of_order: u64,
@@ -89,7 +89,7 @@ pub struct ResponderCounters {
     pub acks: u64,
     /// READ response packets sent.
     pub read_responses: u64,
-    /// Packets dropped in a state without receiving.
+    /// Packets dropped in a state in which the QP does not receive.
     pub dropped_state: u64,
     /// Packets dropped for an opcode of another service or of a response.
     pub dropped_opcode: u64,
@@ -100,6 +100,7 @@ pub struct ResponderCounters {
 }
 
 /// The responder half of one RC or TGT queue pair.
+///
 /// Call [`ResponderState::modify`] after every checked transition, and [`ResponderState::handle_request`] for each packet.
 /// After a batch, call [`ResponderState::poll_transmit`] and [`ResponderState::poll_event`] until they return `None`.
 /// Acknowledgements are coalesced, so fewer polls between packets mean fewer ACKs. There must be one caller at a time.
@@ -198,7 +199,7 @@ const PHASE_RECEIVING: u8 = 1;
 const PHASE_RTR: u8 = 2;
 const PHASE_ERROR: u8 = 3;
 
-/// Increments a counter. Never panics, even if the bytes were arbitrary.
+/// Increments a counter. Never panics, even if the stored bytes are arbitrary.
 fn count(counter: &mut u64) {
     *counter = counter.wrapping_add(1);
 }

@@ -28,12 +28,11 @@ pub(super) struct Saved {
     pub(super) rkey: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// READs only: the first packet of the current response, the next packet to send, and the byte at which the response
-    /// ends.
+    /// First packet of the current response, next packet to send, and byte at which the response ends; READs only.
     pub(super) start: u32,
     pub(super) next: u32,
     pub(super) end: u32,
-    /// Atomics only: the old value.
+    /// Old value; atomics only.
     pub(super) old: u64,
 }
 

@@ -112,14 +112,14 @@ fn final_ack_repeats_last_acknowledgement_only() {
 
 #[test]
 fn first_message_is_acknowledged_with_msn_one_and_no_credits() {
-    // contract rocev2 6.7, G12: `Syndrome::ACK` has no limit of credits.
+    // contract rocev2 6.7, G12: `Syndrome::ACK` grants unlimited credits.
     let mut rig = Rig::new();
     assert_eq!(rig.send(100), Handled::Taken);
     assert_eq!(rig.answers(), [ack(100, 1)]);
 }
 
 #[test]
-fn acknowledgements_of_batch_are_one() {
+fn batch_gets_one_acknowledgement() {
     // contract rocev2 7.11
     let mut rig = Rig::new();
     for psn in 100..110 {
@@ -311,7 +311,7 @@ fn duplicate_read_of_deregistered_memory_is_dropped() {
 }
 
 #[test]
-fn atomics_are_replayed_not_repeated() {
+fn atomic_results_are_replayed_without_second_execution() {
     // contract rocev2 7.5, 7.6
     let mut rig = Rig::new();
     rig.take(&fetch_add(100, 8));
@@ -374,7 +374,7 @@ fn memory_for_saved_reads_follows_negotiated_depth() {
 }
 
 #[test]
-fn missing_receive_gets_one_rnr_nak_and_later_packets_no_answer() {
+fn missing_receive_gets_one_rnr_nak_and_later_packets_are_not_answered() {
     // contract rocev2 7.10, G9
     let mut rig = Rig::new();
     rig.target.answers.push_back(Placement::Rnr);

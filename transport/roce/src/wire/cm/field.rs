@@ -87,12 +87,10 @@ pub(super) fn bytes<const N: usize>(data: &Data, at: usize) -> [u8; N] {
     out
 }
 
-/// Copies `bytes` into `data`, from byte `at`.
 pub(super) fn put_bytes(data: &mut Data, at: usize, bytes: &[u8]) {
     data[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Reads the GID at byte `at`.
 pub(super) fn gid(data: &Data, at: usize) -> Gid {
     Gid(bytes(data, at))
 }

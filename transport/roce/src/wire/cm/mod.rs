@@ -50,11 +50,11 @@ impl TransportType {
 pub enum CmMessage {
     /// Request for a connection.
     Req(Req),
-    /// The reply will take longer.
+    /// Announcement that the reply will take longer.
     Mra(Mra),
-    /// The request or reply is refused.
+    /// Refusal of a request or a reply.
     Rej(Rej),
-    /// The request is accepted.
+    /// Acceptance of a request.
     Rep(Rep),
     /// Confirmation of a REP.
     Rtu(Ids),

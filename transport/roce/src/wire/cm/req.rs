@@ -147,7 +147,6 @@ impl Req {
         self.with(TRIES, tries)
     }
 
-    /// Sets a bit of byte 4.
     const fn with(self, bit: u8, is_set: bool) -> Self {
         let others = self.reserved_4 & !bit;
         Self { reserved_4: if is_set { others | bit } else { others }, ..self }

@@ -1,4 +1,4 @@
-//! rdma_cm's contents of CM messages, which are service ids and the address header (contract rocev2 §11).
+//! Service ids and the address header, which rdma_cm puts into CM messages (contract rocev2 §11).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use trunkline_verbs::PortSpace;

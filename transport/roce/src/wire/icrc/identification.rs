@@ -142,8 +142,7 @@ impl SegmentDifferences {
     }
 
     fn set_length(&mut self, length: usize) {
-        // The identification's second byte is added to the register, and as many zero bytes follow as there are bytes after
-        // it.
+        // The identification's second byte is added to the register. A zero byte follows for it and for each byte after it.
         static ZEROS: [u8; 4096] = [0; 4096];
         let mut crc = Hasher::new_with_initial(!1);
         let mut rest = following(length) + 1;

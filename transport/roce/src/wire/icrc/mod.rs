@@ -40,8 +40,8 @@ pub struct IpUdp {
 }
 
 impl IpUdp {
-    /// Creates the headers of a packet from an unconnected socket with path MTU discovery, with DF and identification 0
-    /// (contract rocev2 5.1).
+    /// Creates the headers of a packet that an unconnected socket with path MTU discovery sends, with DF set and
+    /// identification 0 (contract rocev2 5.1).
     #[must_use]
     pub const fn new(source: SocketAddr, destination: SocketAddr) -> Self {
         Self { source, destination, v4_identification: 0, v4_dont_fragment: true }
@@ -145,7 +145,8 @@ impl Flow {
     }
 
     /// Returns the exclusive-or of the packet's ICRC and the valid one. It is 0 for a valid packet, and `None` for fewer
-    /// than four bytes. If the ICRC covers certain other headers, packets of equal length have the same difference.
+    /// than four bytes. If senders compute the ICRC over certain other headers, all packets of equal length have the same
+    /// difference.
     pub fn difference(&mut self, payload_with_icrc: &[u8]) -> Option<u32> {
         let (packet, found) = payload_with_icrc.split_last_chunk()?;
         Some(u32::from_le_bytes(*found) ^ self.icrc(packet))
@@ -208,7 +209,7 @@ pub fn icrc(headers: &IpUdp, payload_without_icrc: &[u8]) -> u32 {
     Flow::new(headers).icrc(payload_without_icrc)
 }
 
-/// Returns [`Flow::difference`] of management datagrams whose ICRC covers `covered` in place of `headers`.
+/// Returns the [`Flow::difference`] of management datagrams whose ICRC covers `covered` in place of `headers`.
 #[must_use]
 pub fn mad_difference(headers: &IpUdp, covered: &IpUdp) -> u32 {
     // A CRC is linear, so the bytes common to both packets cancel out.

@@ -84,7 +84,7 @@ fn loss_of_large_packets_is_named_despite_later_packets() {
 }
 
 #[test]
-fn no_packet_of_at_most_smallest_mtu_is_too_large() {
+fn packet_of_at_most_smallest_mtu_is_not_too_large() {
     for operation in [SendOperation::Send, SendOperation::RdmaRead(remote(0x4000))] {
         let mut path = Path::new(6);
         path.rig.post(1, operation, 256);
@@ -141,7 +141,7 @@ fn large_packet_loss_is_named_only_after_two_answered_timeouts() {
 }
 
 #[test]
-fn forged_acknowledgements_are_no_answers_to_timeouts() {
+fn forged_acknowledgements_do_not_answer_timeouts() {
     let mut path = Path::new(6);
     path.rig.post(1, SendOperation::Send, 1024);
     for timeout in 0..4 {

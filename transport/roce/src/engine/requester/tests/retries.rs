@@ -68,7 +68,7 @@ fn retry_count_7_ends_after_eight_transmissions() {
 }
 
 #[test]
-fn probes_double_their_interval_and_cost_no_retry() {
+fn probes_double_their_interval_without_using_retries() {
     let mut rig = Rig::new();
     rig.send(1);
     rig.send(2);
@@ -78,7 +78,7 @@ fn probes_double_their_interval_and_cost_no_retry() {
     assert_eq!(rig.psns(), [100]);
     assert_eq!(rig.wait(), 2 * MS);
     assert_eq!(rig.psns(), [100]);
-    // The nominal timeout runs from the first transmission during all probes.
+    // The nominal timeout keeps running from the first transmission while probes are sent.
     assert_eq!(rig.wait(), TIMEOUT - 3 * MS);
     assert_eq!(rig.psns(), [100, 101]);
     let counters = *rig.requester.counters();
