@@ -1,7 +1,7 @@
 //! Receive slots, which are posted to the SRQ, completed by the device, and lent to the reader of the message.
 //!
 //! Each slot is free, posted, or owned by one [`Received`]. Only a [`Received`] lends slices, and the device writes
-//! only to posted slots. Short frames are copied, so their slots are freed at once.
+//! only to posted slots. Short frames are copied, so their slots are freed immediately.
 
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
@@ -32,7 +32,7 @@ impl SlotPool {
     /// # Safety
     /// While the slice exists, the slot must not be written, including by the device.
     unsafe fn bytes(&self, slot: u32, end: usize) -> &[u8] {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the slot is not written.
         let slice = unsafe { self.region.memory.slice(self.region.offset(slot), end) };
         slice.unwrap_or_default()
     }
@@ -69,7 +69,7 @@ impl ReceiveSlots {
     /// Registers more slots.
     ///
     /// # Errors
-    /// Returns errors of the memory allocation and of the device. The number of slots is unchanged then.
+    /// Returns the error of the memory allocation or of the device. The number of slots is then unchanged.
     pub(crate) fn extend(
         &mut self,
         pd: &dyn ProtectionDomain,
@@ -114,8 +114,8 @@ impl ReceiveSlots {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts receives for `count` completed ones, and for those missing from earlier calls. Receives for
-    /// which no slot is free are counted as missing.
+    /// Posts receives for `count` completed ones, and for the receives missing from earlier calls. Receives without a
+    /// free slot are counted as missing.
     pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
         let wanted = count + self.missing;
         let (_, missing) = self.fill(srq, wanted);
@@ -181,8 +181,8 @@ impl ReceiveSlots {
         Some((slot, shared.region.sge(at, 0, self.slot_bytes)))
     }
 
-    /// Completes a posted slot with `length` bytes. Returns `None` if the slot was not posted, which is a
-    /// fault of the device.
+    /// Completes a posted slot with `length` bytes. Returns `None` if the slot was not posted, which is a fault of the
+    /// device.
     pub(crate) fn complete(&mut self, slot: u32, length: u32) -> Option<Received> {
         let posted = self.posted.get_mut(usize::try_from(slot).ok()?)?;
         if !std::mem::take(posted) {
@@ -263,7 +263,7 @@ impl Received {
         matches!(self.content, Content::Copied(_))
     }
 
-    /// Copies the frame into separate memory, and returns its slot now.
+    /// Copies the frame into separate memory, and returns its slot immediately.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }
@@ -285,8 +285,7 @@ impl Received {
         match &mut self.content {
             Content::Lent(lent) => {
                 let region = &lent.shared.region;
-                // SAFETY: as in `as_ref`; and the slot has no other reader, because lending it consumes this
-                // value.
+                // SAFETY: as in `as_ref`. The slot has no other reader, because lending it consumes this value.
                 let slice = unsafe { region.memory.slice_mut(region.offset(lent.slot), self.end) };
                 slice.unwrap_or_default()
             }
@@ -313,9 +312,8 @@ impl Received {
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         match &self.content {
-            // SAFETY: the slot is not posted while this value exists: `complete` creates one value per
-            // posting, and the slot is posted again only after the drop of that value. So the device does
-            // not write to the slot. Only the device writes to receive slots.
+            // SAFETY: `complete` creates one value per posting, and the slot is posted again only after that value is
+            // dropped. The device therefore does not write to the slot while this value exists.
             Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
             Content::Short(bytes) => bytes,
             Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),

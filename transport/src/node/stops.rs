@@ -43,8 +43,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`. It is the latest stop of the process if that
-    /// came after `began`, ended less than [`LASTS`] ago and explains `cause`, and otherwise `cause`.
+    /// Returns the cause of the end of a session that began at `began`. This is the latest stop of the process if the
+    /// stop came after `began`, ended less than [`LASTS`] ago and explains `cause`. Otherwise it is `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,
