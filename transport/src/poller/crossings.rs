@@ -251,8 +251,8 @@ fn capacity(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 4 + BATCH
 }
 
-/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a home's
-/// SRQ. A pair holds at least one credit, and a peer without an answer sends only a few frames without credit per
+/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a home's SRQ.
+/// A pair holds at least one credit. A peer that has not received an answer sends only a few frames without credit per
 /// pair.
 fn allowance(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 2 + BATCH
@@ -351,7 +351,7 @@ impl Transport {
         }
     }
 
-    /// Counts another poller that has forwarded all frames of a session.
+    /// Counts another poller that has forwarded all frames of the session.
     fn end_received(&mut self, peer: PeerKey, number: u32) {
         if self.closings.end_received((peer, number), self.crossings.others()) {
             self.finish_closing(peer, number);

@@ -133,7 +133,7 @@ impl Queues {
         u32::try_from(posted).unwrap_or(count)
     }
 
-    /// Returns true if the poller sleeps on the device's own descriptors, see [`Queues::prepare`].
+    /// Returns true if the poller sleeps on the device's own descriptors; see [`Queues::prepare`].
     pub(super) fn has_wait(&self) -> bool {
         self.wait.is_some()
     }
@@ -184,7 +184,7 @@ impl Queues {
             || self.wait.as_ref().is_some_and(|wait| wait.has_arrivals())
     }
 
-    /// Returns true if a simulated device has work, for which it does not wake the poller.
+    /// Returns true if a simulated device has work. Such a device does not wake the poller.
     pub(super) fn is_due(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.is_due())
     }
@@ -210,7 +210,7 @@ pub(super) struct Parted {
     pub(super) handshakes: Handshakes,
 }
 
-/// Divides a device whose receives are posted into parts.
+/// Divides a device, whose receives are already posted, into parts.
 pub(super) fn part(device: PollerDevice) -> Parted {
     let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit, .. } = device;
     let homes = crossings.homes();
@@ -270,7 +270,7 @@ impl Transport {
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
-    /// Releases a device that is no longer needed, first the queues, then the memory that they refer to.
+    /// Releases a device that is no longer needed. The queues are released first, then the memory that they refer to.
     pub(super) fn release_device(&mut self) {
         self.take_all();
         for session in self.peers.take_all_pending() {

@@ -61,7 +61,7 @@ impl Pollers {
         (Self::new(&network, connections, true), Self::new(&network, connections, true))
     }
 
-    /// Takes a turn of each poller. Returns what they report.
+    /// Runs a turn of each poller. Returns their commands to the CM machine.
     fn turn(&mut self) -> Vec<CmCommand> {
         for transport in &mut self.transports {
             match transport.begin_turn() {
@@ -170,7 +170,7 @@ impl Pollers {
     }
 }
 
-/// Takes turns of both sides until a report of `near` is accepted.
+/// Runs turns of both sides until a command of `near` to the CM machine is accepted.
 fn until<T>(
     what: &str,
     near: &mut Pollers,

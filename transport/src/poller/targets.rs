@@ -124,7 +124,7 @@ impl Target {
         self.pair
     }
 
-    /// Takes the target's credit away, and returns it.
+    /// Removes the target's credit, and returns it.
     pub(super) fn uncharge(&mut self) -> Option<GrantId> {
         self.pair.take()
     }
@@ -164,7 +164,7 @@ impl Target {
     /// Parses the header of a frame for this poller.
     ///
     /// # Errors
-    /// The rule of the protocol that the peer broke.
+    /// Returns the rule of the protocol that the peer broke.
     pub(super) fn parse(res: &Resources, frame: &Received) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
         if u16::from(header.target) != res.index.0 {
@@ -295,8 +295,8 @@ impl Targets {
         self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
-    /// Keeps a frame that arrived before the session was up on this poller. Returns the target whose frame was
-    /// dropped in exchange, and whose session must end.
+    /// Keeps a frame that arrived before the session was up on this poller. Returns the target whose frame was dropped
+    /// to make room. The session of that target must end.
     ///
     /// # Errors
     /// Returns an error if the peer has sent more than it may before the session is up.
@@ -412,7 +412,7 @@ impl Targets {
 /// connections and a frame on each.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// The targets with an early frame, and its length, in the order of arrival.
+/// Targets that have an early frame, with the length of the frame, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct EarlyFrames {
     of: Vec<(QpNumber, usize)>,
@@ -446,8 +446,8 @@ impl EarlyFrames {
 mod tests {
     use super::*;
 
-    /// Over RC, a poller that was stopped receives at once all frames that a peer has sent to other pollers through
-    /// it.
+    /// Over RC, a poller that was stopped receives together all frames that a peer has sent through it to other
+    /// pollers.
     #[test]
     fn frames_before_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());

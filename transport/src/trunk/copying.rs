@@ -1,8 +1,9 @@
 //! Copies of large messages into memory that the peer may READ, a piece at a time.
 //!
-//! A poller copies one piece in each of its turns, so that a large message delays other work only for that time.
-//! Trunks take turns, and so do the messages of a trunk. The memory for a message is allocated at once, and the
-//! message is announced when it is completely copied. Small messages are posted before a piece is copied.
+//! A poller copies one piece in each of its turns, so that a large message delays other work only for that time. Trunks
+//! take turns, and so do the messages of a trunk. The memory for a message is allocated before its first piece is
+//! copied, and the message is announced when it is completely copied. Small messages are posted before a piece is
+//! copied.
 //!
 //! Dropping a waiting message returns its memory.
 #![forbid(unsafe_code)]

@@ -55,8 +55,8 @@ impl Trunk {
         not_shared(self.pipeline.qp())
     }
 
-    /// Returns the packet payload of the failed work with this number, if it is larger than every delivered
-    /// payload and larger than every network carries.
+    /// Returns the packet payload of the failed work with this number, if it is larger than every delivered payload and
+    /// larger than the payload that every network carries.
     pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
         let mtu = path_mtu(self.pipeline.qp())?.bytes();
         let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;

@@ -133,8 +133,8 @@ impl Lane {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns true if a small message may be sent now, in the order of messages, with a credit left for a waiting
-    /// large message.
+    /// Returns true if a small message may be sent now. It must keep the order of messages, and leave a credit for a
+    /// waiting large message.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, _, large, _] = &self.queues;
         let leaves_credit = large.is_empty() || self.spender.available() > 1;

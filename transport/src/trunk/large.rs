@@ -99,7 +99,7 @@ impl Trunk {
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
-    /// Handles an announcement, by which the peer requests that this node READ a message.
+    /// Handles an announcement, with which the peer requests that this node READ a message.
     pub(super) fn take_request(
         &mut self,
         res: &mut Resources,

@@ -105,9 +105,9 @@ pub(crate) struct Trunk {
     renewed: RenewedKeys,
     #[cfg(feature = "identity")]
     switches: usize,
-    /// Settings from the handshake's proof, which the peer's SETTINGS frame must equal.
+    /// Settings from the handshake's proof. The peer's SETTINGS frame must equal them.
     bound_settings: Option<Arc<[u8]>>,
-    /// Limits from the peer's settings: message and frame size in bytes, and announced messages per lane.
+    /// Limits from the peer's settings, which are the message and frame size in bytes, and announced messages per lane.
     max_message: usize,
     max_frame: usize,
     large_messages: u32,

@@ -293,8 +293,8 @@ impl ReceiveRoom {
         &mut self.slots
     }
 
-    /// Returns the message in a frame. Unless the message is short, it borrows the receive slot while slots are
-    /// plentiful, and is otherwise copied.
+    /// Returns the message in a frame. A message that is not short borrows the receive slot while slots are plentiful,
+    /// and is otherwise copied.
     pub(crate) fn message(&mut self, header: &Header, frame: Received) -> Message {
         let Header { message, time_left_us, bytes: start, .. } = *header;
         let frame = match frame.into_short() {
