@@ -1,5 +1,5 @@
 //! The node's table of peers, with an index by timer and counts of connections. Half-open connections are counted per
-//! host and in total, all connections per host.
+//! host and in total, and all connections are counted per host.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -19,8 +19,8 @@ const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// nodes with the maximum number of pollers. Each connection holds a TGT, and a host that proves its address may
 /// claim to listen on every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// Maximum number of half-open connections for all hosts, with some tens of megabytes of TGTs. Only 32 hosts that
-/// prove their addresses can reach it.
+/// Maximum number of half-open connections for all hosts, whose TGTs take some tens of megabytes. To reach it, at least
+/// 32 hosts must prove their addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// Maximum number of unproven sessions per host. In an unproven session, the peer has not proved a name, and the
@@ -42,7 +42,7 @@ const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Host that the peer's connections count for.
+    /// Host to which the peer's connections are counted.
     host: PeerHost,
     /// True if a poller has named the peer by its address.
     pub(super) named: bool,
@@ -304,7 +304,8 @@ impl Peers {
         self.proved.note(host, (), now);
     }
 
-    /// Records the largest path MTU of sessions with peers on a device. Other UDP ports of its address may belong to other users.
+    /// Records the largest path MTU of sessions with peers on a device. Other UDP ports of its address may belong to
+    /// other users.
     pub(super) fn too_large(&mut self, device: SocketAddr, next: Mtu, now: Time) {
         if mutant!(path_mtu_is_forgotten) {
             return;

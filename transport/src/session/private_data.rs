@@ -173,7 +173,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Refusals that consist of a code only.
+    /// Refusals that consist only of a code.
     const PLAIN: [Self; 12] = [
         Self::NotTrunkline,
         Self::Feature,
@@ -293,8 +293,8 @@ impl Refusal {
         matches!(self, Self::Crowded | Self::Resources | Self::Setting(_) | Self::IdentityRequired)
     }
 
-    /// Returns cause and remedy for the log of the node that sends this refusal. `None` if the peer retries without
-    /// help, if its request is malformed, or if the cause is logged elsewhere.
+    /// Returns the cause and the remedy for the log of the node that sends this refusal. Returns `None` if the peer
+    /// retries without help, if its request is malformed, or if the cause is logged elsewhere.
     pub(super) fn advice(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Version(_) => {
@@ -453,7 +453,7 @@ impl Hello {
     /// Parses private data. Features outside `known` are omitted from the result.
     ///
     /// # Errors
-    /// The refusal to answer with.
+    /// Returns the refusal to answer with.
     pub(crate) fn parse(bytes: &[u8], known: Features) -> Result<Self, Refusal> {
         let wanted = check_prefix(bytes, bytes.get(37).copied())?;
         if wanted & REQUIRED & !known.0 != 0 {

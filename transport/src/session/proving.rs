@@ -22,7 +22,7 @@ pub(super) const EARLY_FRAMES: usize = 4;
 /// Peer, and this node's number of the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
-/// Identity of a session's peer, and the settings that its SETTINGS must equal.
+/// Identity of a session's peer, and the settings that the peer's SETTINGS frame must carry.
 #[derive(Debug, Clone)]
 pub(super) struct PeerProof {
     pub(super) identity: PeerIdentity,
@@ -72,8 +72,8 @@ pub(super) struct Live {
     pub(super) early: Vec<Box<[u8]>>,
     /// Time at which the last exchange began, or the first one ended.
     pub(super) begun_at: Time,
-    /// Time at which the TLS client begins the next exchange, the TLS server requests an exchange, or the
-    /// TLS server starts the exchange that the peer began.
+    /// Time at which the TLS client begins the next exchange, or the TLS server requests one. `serve_at` is the time at
+    /// which the TLS server starts an exchange that the peer began.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -155,7 +155,7 @@ pub(crate) struct Proving {
     turns: usize,
 }
 
-/// Interval of a renewal's turn, in turns, while other flights wait. Sessions that are up can wait.
+/// Number of turns of which renewals get one while other flights wait. Sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
@@ -306,7 +306,7 @@ pub(super) fn advance(
     }
 }
 
-/// Passes the frames that arrived before an exchange began to it. Returns true if a flight is complete.
+/// Passes an exchange the frames that arrived before it began. Returns true if a flight is complete.
 fn feed(exchange: &mut Exchange, early: Vec<Box<[u8]>>) -> Result<bool, HandshakeFailure> {
     let mut is_whole = false;
     for frame in early {
