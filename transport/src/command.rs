@@ -107,8 +107,7 @@ pub(crate) enum CmCommand {
     /// A handshake frame of a session that is not up arrived through the TGT of poller 0.
     #[cfg(feature = "identity")]
     Handshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// Number of handshake frames of a session that the peer has acknowledged, when poller 0 has sent all of
-    /// them.
+    /// All handshake frames queued for a session were sent, and the peer has acknowledged this number of them.
     #[cfg(feature = "identity")]
     HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
     /// All lanes of a session at one poller have switched to the keys of the last renewal, in both directions.

@@ -1,4 +1,4 @@
-//! Fuzz targets: functions that take arbitrary bytes and panic if a property is violated.
+//! Fuzz targets, which are functions that take arbitrary bytes and panic if a property is violated.
 //!
 //! The tests call the targets with a corpus and brief mutations of it. Coverage-guided fuzzers call them too.
 #![forbid(unsafe_code)]

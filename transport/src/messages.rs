@@ -393,8 +393,8 @@ pub enum PeerDown {
     /// because this node was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
-    /// The peer stopped answering when the session's packets became larger than those delivered before. Reported only
-    /// on NICs. Software devices detect that the peer still answers, and report [`Self::PathMtu`].
+    /// The peer stopped answering when the session's packets became larger than all packets delivered before. Reported
+    /// only on NICs. Software devices detect that the peer still answers, and report [`Self::PathMtu`].
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
@@ -714,7 +714,7 @@ impl Message {
 pub enum Screening {
     /// The message is READ, and the decision is made when all of it has arrived.
     Undecided,
-    /// The message is READ, and marked as accepted: [`Message::is_accepted`].
+    /// The message is READ, and marked as accepted; see [`Message::is_accepted`].
     Accepted,
     /// The message is not READ. Its sender regards it as delivered.
     Refused,

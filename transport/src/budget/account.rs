@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::mutant;
 use trunkline_verbs::PeerHost;
 
-/// Divisor of a limit. All pollers together may reserve at most the quotient without using it.
+/// Divisor of a limit. The quotient is the maximum number of reserved units that all pollers together may leave unused.
 const UNUSED_PART: usize = 8;
 
 /// A number of reserved units.
@@ -89,7 +89,7 @@ pub(super) struct Published {
     /// Units in use outside the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
-    /// Refusals because of the limit per peer, per host, and for all peers.
+    /// Numbers of refusals because of the limit per peer, per host, and for all peers.
     pub(super) refused: [AtomicU64; 3],
 }
 

@@ -134,8 +134,8 @@ pub(crate) struct BlockPool {
     /// Process whose memory is registered.
     process: Process,
     state: Mutex<Blocks>,
-    /// Waiting pollers. The pools of a node share them, since memory freed by one pool may serve waiters of another.
-    /// Locked within the state's lock, never around it.
+    /// Wakers that the pools of a node share, since memory freed by one pool may serve waiters of another. May be
+    /// locked while the state is locked, but not the reverse.
     waiting: Waiting,
 }
 

@@ -1,4 +1,4 @@
-//! The binding, a list in the handshake of the session's parameters as each side observed them.
+//! The binding, which is a list of the session's parameters as each side observed them, sent in the handshake.
 //!
 //! The lists of both sides are equal except for the sender's settings, so a receiver compares each entry with its
 //! own. The first difference names the field that was changed in transit. All bytes come from a peer, so this code

@@ -195,8 +195,8 @@ impl Credentials {
         Self::new(identity, trust, default_provider(), Arc::new(DefaultTimeProvider))
     }
 
-    /// Creates configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without
-    /// tickets, resumption, 0-RTT and SNI. They use X25519, AES-256-GCM and ChaCha20-Poly1305 of `provider`.
+    /// Creates configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without tickets,
+    /// resumption, 0-RTT or SNI. They use X25519, AES-256-GCM and ChaCha20-Poly1305 of `provider`.
     ///
     /// # Errors
     ///

@@ -87,8 +87,8 @@ enum State {
 /// State machine of one handshake.
 ///
 /// `handle` takes frames in the order of arrival. If it returns `true`, the caller runs `advance`, which does the
-/// cryptography, until `advance` returns `false`. Once `proven` returns the peer's names, the caller accepts them
-/// with `confirm`, or ends the exchange with `fail`. After every call, it sends the frames from `poll_frame`.
+/// cryptography, until `advance` returns `false`. Once `proven` returns the peer's names, the caller accepts them with
+/// `confirm`, or ends the exchange with `fail`. After every call, the caller sends the frames from `poll_frame`.
 /// `take_proof` returns the proof once, after `handle` or `confirm`. Time is passed in, and randomness comes from the
 /// provider. After an error, `poll_frame` returns only the FAILURE, and later frames are ignored.
 pub(crate) struct Exchange {

@@ -28,7 +28,7 @@ impl DeviceError {
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,
-    /// True if the node does not listen, so that the program did not choose the address.
+    /// True if the node does not listen. Its address was then not chosen by the program.
     is_of_client: bool,
 }
 

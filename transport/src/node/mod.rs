@@ -52,7 +52,7 @@ use trunkline_verbs::{Access, Time, headroom};
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// Time after the grace period when threads that still run are abandoned. Closing the sessions, the device and the
+/// Time after the grace period at which threads that still run are abandoned. Closing the sessions, the device and the
 /// pollers takes up to 1.5 s if peers do not answer or a poller cannot forward its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 

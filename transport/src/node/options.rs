@@ -225,7 +225,8 @@ impl NodeOptions {
         Levels::None
     }
 
-    /// Returns true if other hosts may reach the node: all of its sessions are encrypted, or the program allows others.
+    /// Returns true if other hosts may reach the node, because its sessions are all encrypted or the program allows
+    /// this.
     pub(crate) fn may_leave_host(&self) -> bool {
         self.allow_unauthenticated || self.levels() == Levels::Encrypted
     }
@@ -433,8 +434,8 @@ impl NodeOptions {
     }
 
     /// Limits the memory for large messages that are being received or are still held, over all peers. The default is
-    /// 256 MiB, the minimum the largest message plus 64 KiB. The memory is allocated on demand. A separate limit of the
-    /// same size applies to copies that peers READ.
+    /// 256 MiB, and the minimum is the largest message plus 64 KiB. The memory is allocated on demand. A separate limit
+    /// of the same size applies to copies that peers READ.
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
@@ -442,9 +443,9 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the part of `rendezvous_bytes` that one peer may use in each direction. The default is half of it, the
-    /// minimum the largest message plus 64 KiB. A message that exceeds the limit waits for memory, and fails after 30
-    /// s.
+    /// Limits the part of `rendezvous_bytes` that one peer may use in each direction. The default is half of it, and
+    /// the minimum is the largest message plus 64 KiB. A message that exceeds the limit waits for memory, and fails
+    /// after 30 s.
     #[must_use]
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes_per_peer = Some(bytes);
@@ -524,7 +525,7 @@ impl NodeOptions {
     }
 
     /// Sets the time after which a peer's session ends if the peer accepts none of the messages queued for it. The
-    /// default is 60 s, the minimum 1 s.
+    /// default is 60 s, and the minimum is 1 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
@@ -544,7 +545,7 @@ impl NodeOptions {
         Limit { per_peer, in_all: self.rendezvous_bytes }
     }
 
-    /// Sets the initial number of receives that each poller keeps posted: 512 by default, 16 to 16,384. It
+    /// Sets the initial number of receives that each poller keeps posted: 512 by default, 16 to 16,384. The number
     /// grows with the number of remote pollers, up to [`NodeOptions::srq_depth_limit`].
     #[must_use]
     pub fn srq_depth(mut self, depth: u32) -> Self {
@@ -574,9 +575,9 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, the maximum 1
-    /// s. The poller polls only if recent gaps between events were shorter and the core is otherwise idle. With zero,
-    /// it always sleeps, and each event costs a wake-up by the kernel.
+    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, and the
+    /// maximum is 1 s. The poller polls only if recent gaps between events were shorter and the core is otherwise idle.
+    /// With zero, it always sleeps, and each event costs a wake-up by the kernel.
     #[must_use]
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.poll_for = longest;

@@ -61,8 +61,8 @@ impl Outlet {
         Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
     }
 
-    /// Forwards a frame, now or when the ring has room again. Returns false if the session has more frames here than
-    /// its credit allows. The waiting frames of the session are then dropped.
+    /// Forwards a frame, now or when the ring has room again. Returns false if the session has more frames in this
+    /// outlet than its credit allows. The waiting frames of the session are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
             // Items taken from the ring since the last count no longer use the allowance.
@@ -192,7 +192,8 @@ impl Crossings {
         }
     }
 
-    /// Forwards an item to another poller. Returns false if its session has more items there than its credit allows.
+    /// Forwards an item to another poller. Returns false if its session has more items for that poller than its credit
+    /// allows.
     pub(crate) fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
         let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
         let is_allowed = outlet.push(crossing);

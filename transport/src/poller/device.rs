@@ -6,9 +6,9 @@
 //!
 //! Each remote poller that may send into the SRQ holds a credit while idle, so the depth of the SRQ grows with the
 //! number of remote pollers. The depth is doubled, within the limits of the node and its device, before idle credits
-//! take half of it, and when busy peers leave no room for another pair. It never decreases. Receives are posted
-//! before credit for them is granted. The settings frames that open a session use no credit. When many sessions come
-//! up at once, the SRQ may be empty, and the sending devices then retry after the RNR timer, without a limit. Over RC
+//! take half of it, and when busy peers leave no room for another pair. It never decreases. Receives are posted before
+//! credit for them is granted. The settings frames that open a session use no credit. If many sessions come up at the
+//! same time, the SRQ may be empty, and the sending devices then retry after the RNR timer, without a limit. Over RC
 //! with several pollers, each SRQ is divided into fixed parts, so the depth does not change.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Tests of pollers without a CM machine. A test connects their QPs, sends commands to them and takes their reports.
+//! Tests of pollers without a CM machine. A test connects the pollers' QPs, sends commands to the pollers and takes
+//! theirs.
 
 use super::*;
 use crate::command::{CmHandle, Command, PollerHandle};

@@ -57,7 +57,7 @@ impl Default for LastSent {
 }
 
 impl Transport {
-    /// Returns the time, as read at the beginning of the poller's turn.
+    /// Returns the poller's time, which is read at the beginning of each turn.
     #[must_use]
     pub fn now(&self) -> Time {
         self.res.time.now()

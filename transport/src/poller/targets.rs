@@ -5,9 +5,9 @@
 //! Settings. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short frames.
 //! The total size of early frames is bounded.
 //!
-//! Thousands of honest peers may connect at once, each with a frame of some hundred bytes. So the longest frame is
-//! dropped first, and among frames of equal length the oldest. Sessions are half-open for the time of a handshake, or
-//! for seconds if the peer delays it.
+//! Thousands of honest peers may connect at the same time, each with a frame of some hundred bytes. The longest frame
+//! is therefore dropped first, and among frames of equal length the oldest. Sessions are half-open for the time of a
+//! handshake, or for seconds if the peer delays it.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;

@@ -67,7 +67,7 @@ pub(super) struct Turns {
     round: u32,
     /// Number of messages handled in all rounds.
     handled: u64,
-    /// Number of messages that the round has handled. A long message counts as several, by its time.
+    /// Number of messages that the round has handled. A long message counts as several, in proportion to its time.
     spent: u32,
     /// Time up to which messages are counted, number of messages since then, and number of messages until the
     /// clock is read again.
@@ -81,7 +81,7 @@ pub(super) struct Turns {
     has_polled: bool,
     /// Number of messages left to the peer that has its turn.
     left: u32,
-    /// Largest number of messages handled between two turns of a waiting peer, by the number of lines.
+    /// Largest number of messages handled between two turns of a waiting peer, and the number of lines at that time.
     longest_wait: (u64, usize),
 }
 

@@ -75,7 +75,7 @@ pub struct NodeReport {
     /// Counters of the current and earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
     /// Counters of the node. `session_refused_unproven` counts requests refused with a cookie, and
-    /// `session_cookies_unanswered` counts cookies that were not returned within 5 s, for at most 64 hosts at once.
+    /// `session_cookies_unanswered` counts cookies that were not returned within 5 s, for at most 64 hosts at a time.
     /// `session_dial_backs_unanswered` counts sessions of peers that did not answer this node's connection, and
     /// `frames_of_unknown_kind` counts ignored frames of kinds unknown to this version. A node with an identity also
     /// reports `handshakes_begun`, `handshakes_failed` and `handshakes_renewed`. Its `sessions_proven`,

@@ -1,15 +1,15 @@
 //! The report of a node as text for Prometheus.
 //!
 //! Metric names for calls follow OpenTelemetry's conventions for RPC, in the spelling of Prometheus. All other names
-//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on demand,
-//! without a cost for calls.
+//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on demand, and
+//! adds no cost to calls.
 
 use crate::{EventCounter, Histogram, MethodReport, NodeReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Exponents of the bucket bounds, which are powers of two from 1 µs to 69 s, in nanoseconds.
+/// Binary logarithms of the bucket bounds in nanoseconds, from 1 µs to 69 s.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 
 impl NodeReport {

@@ -105,7 +105,7 @@ pub struct PeerStatus {
     pub address: PeerKey,
     /// True while there is a session with the peer.
     pub is_up: bool,
-    /// Principal that the peer has proved in the session; `None` if unauthenticated.
+    /// Principal that the peer has proved in the session; `None` if the peer is unauthenticated.
     pub name: Option<String>,
     /// Level of the session: `encrypted`, `local` (in clear, with a process of the same user on this host) or `none`
     /// (in clear). `None` without a session, or if the node's version does not report it.

@@ -46,7 +46,7 @@ pub(super) const SILENT_FAILURES: u32 = 8;
 pub(super) struct Backoff {
     /// Random number for this node and the peer.
     seed: u64,
-    /// Number of consecutive failed attempts, and how many of the last of them were unanswered.
+    /// Number of consecutive failed attempts, and how many of the latest were unanswered.
     failures: u32,
     unanswered: u32,
     /// Number of consecutive sessions that were up only for a short time.

@@ -423,16 +423,15 @@ impl Machine {
         matches!(&self.state, SessionState::Open(session) if session.is_accepted)
     }
 
-    /// Returns the number of the peer's connections that belong to a session that is not up yet, including
-    /// announced ones.
+    /// Returns the number of the peer's connections, including announced ones, in sessions that are not up yet.
     pub(crate) fn half_open(&self) -> u32 {
         let current = if self.is_up() { 0 } else { self.connections() };
         let candidates = self.candidates.iter().map(|session| session.connections());
         candidates.fold(current, u32::saturating_add)
     }
 
-    /// Returns the number of the peer's connections that belong to the current session, including announced ones.
-    /// Before the proof, this number is 1.
+    /// Returns the number of the peer's connections, including announced ones, in the current session; 1 before the
+    /// proof.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
             SessionState::Open(session) => session.connections(),
@@ -475,7 +474,7 @@ impl Machine {
         self.wanted
     }
 
-    /// Returns true if the machine has neither a session or attempt nor a waiting poller.
+    /// Returns true if there is no session, no attempt and no waiting poller.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }

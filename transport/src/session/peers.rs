@@ -13,7 +13,7 @@ use trunkline_machine::mutant;
 use trunkline_verbs::{Mtu, PeerHost, Time};
 
 /// Time after the end of its session at which a peer that the program has not named is removed. A peer without an
-/// earlier session is removed at once.
+/// earlier session is removed immediately.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Maximum number of half-open connections per host, with peers that the program has not named. It suffices for eight
 /// nodes with the maximum number of pollers. Each connection holds a TGT, and a host that proves its address may
@@ -214,7 +214,7 @@ impl Peers {
         self.count_unproven(key, host, old_unproven, unproven);
     }
 
-    /// Returns the peers whose timers have expired, and the peers to remove. Settle the former again.
+    /// Returns the peers whose timers have expired, which must be settled again, and the peers to remove.
     pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {

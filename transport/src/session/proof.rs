@@ -18,8 +18,8 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
 
-/// Time for which a key creates cookies. The key verifies them for the same time again. A handshake takes a few round
-/// trips, or some seconds when packets are lost, and a stolen cookie should not be useful for much longer.
+/// Time for which a key creates cookies. For the same time after that, the key only verifies them. A handshake takes a
+/// few round trips, or some seconds when packets are lost, and a stolen cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
 /// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not tracked.
 const AWAITED: usize = 64;

@@ -66,7 +66,7 @@ impl Trunk {
         }
     }
 
-    /// Allocates memory for the copy of a queue's oldest message. Returns true if it did.
+    /// Allocates memory for the copy of a queue's oldest message. Returns true if a copy has begun.
     fn begin_copy(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         while let Some(mut message) = self.lanes[lane].queues[queue].pop() {
             let taken = if self.needs_copy(res, &message) {

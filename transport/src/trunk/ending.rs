@@ -125,8 +125,8 @@ impl Trunk {
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
 
-    /// Executes the second phase, which frees the trunk, even if the device has not completed all of its work, and
-    /// notifies the driver.
+    /// Executes the second phase, which frees the trunk and notifies the driver. The device need not have completed all
+    /// of the trunk's work.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
         while let Some(completed) = self.pipeline.pop_completed(&mut res.sends) {

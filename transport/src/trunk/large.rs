@@ -173,8 +173,8 @@ impl Trunk {
         self.sinks.unscreened().and_then(|sink| sink.head.take())
     }
 
-    /// Applies the decision about that announcement, given the first part. A refused message is not READ, and its FIN
-    /// allows the sender to free it.
+    /// Applies the decision about the announcement from [`Self::take_unscreened`], given the first part. A refused
+    /// message is not READ, and its FIN allows the sender to free it.
     pub(crate) fn screened(&mut self, res: &mut Resources, part: Message, screening: Screening) {
         let Some(sink) = self.sinks.screened(part, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);

@@ -728,7 +728,7 @@ impl WorkKind {
     }
 }
 
-/// Prepares a frame for its first bundled message. Returns the slot for both, if there is one.
+/// Prepares a frame for its first bundled message. Returns the slot for both messages, if there is one.
 #[inline(never)]
 fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inline: &[u8]) -> Option<u32> {
     let slot = match place {

@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(messages.used, [(peer, 8)].into());
     }
 
-    /// Messages fail at their deadlines, and the queue is not searched before the earliest deadline, in any
-    /// order of pushes, removals and returns.
+    /// In any order of pushes, removals and returns, messages fail at their deadlines, and the queue is not searched
+    /// before the earliest deadline.
     #[test]
     fn messages_fail_at_their_deadlines() {
         let mut queue = MessageQueue::default();

@@ -108,7 +108,7 @@ impl Resources {
     }
 }
 
-/// The time, as read at the beginning of the poller's turn.
+/// The poller's time, which is read at the beginning of each turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnTime {
     started: Time,

@@ -1,4 +1,4 @@
-//! Timed work of a trunk: deadlines, keepalives, the release of credit, and retries of work that waits.
+//! Timed work of a trunk, such as deadlines, keepalives, the release of credit, and retries of work that waits.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;

@@ -12,7 +12,7 @@ pub(crate) const HEAD_ROOM: usize = 64 << 10;
 /// Size of a receive slot and of a send slot, in bytes. It is the size of the largest frame, rounded up to whole cache
 /// lines.
 pub(crate) const SLOT_BYTES: usize = EAGER_BYTES + 64;
-/// Size of the largest frame that is posted inline, in bytes, even if the device could take more.
+/// Size of the largest frame that is posted inline, in bytes, even on devices that accept larger ones.
 pub(crate) const INLINE_BYTES: u32 = 256;
 /// Maximum number of bytes sent with a message's announcement. It suffices for a header and its extensions, which take
 /// at most a quarter of it.

@@ -209,7 +209,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     results
 }
 
-/// Returns guesses with the other peer's own key. A peer can obtain this key only from the other peer's packets.
+/// Returns guesses with the key and the address given to the other peer. Only the other peer's packets contain them.
 fn known() -> impl Iterator<Item = Guess> {
     [0, 4096, 64 << 10, 512 << 10, 900 << 10].into_iter().map(|address_step| Guess {
         other_key: true,
