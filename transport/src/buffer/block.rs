@@ -93,7 +93,6 @@ struct Blocks {
     /// Number of devices removed so far.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
-    /// Bytes in use.
     in_use: usize,
     /// Share of the budget to which memory in use for peers is charged.
     share: Share,
@@ -356,7 +355,7 @@ impl BlockPool {
 
 /// Registered memory that returns to its pool when dropped.
 pub(crate) struct Block {
-    /// `Some` until it is dropped.
+    /// `Some` until the block is dropped.
     chunk: Option<Chunk>,
     pool: Arc<BlockPool>,
     length: usize,

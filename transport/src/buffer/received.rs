@@ -109,7 +109,6 @@ impl ReceiveSlots {
         self.free.len()
     }
 
-    /// Returns the number of posted slots.
     pub(crate) fn posted(&self) -> u32 {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
@@ -211,7 +210,7 @@ impl ReceiveSlots {
         }
     }
 
-    /// Returns true if the frame is in one of these slots.
+    /// Returns true if the frame occupies a slot of this poller.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         let Content::Lent(lent) = &frame.content else { return false };
         self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
@@ -246,7 +245,6 @@ enum Content {
     Copied(Box<[u8]>),
 }
 
-/// A slot that was lent.
 struct Lent {
     shared: Arc<SlotPool>,
     slot: u32,
@@ -294,7 +292,6 @@ impl Received {
         }
     }
 
-    /// Shortens the frame.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.end = self.end.min(length);
         if let Content::Short(bytes) = &mut self.content {

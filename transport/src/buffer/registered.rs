@@ -15,7 +15,6 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, PoisonError, RwLock};
 use trunkline_verbs::{Memory, RemoteAddress};
 
-/// A frozen buffer.
 #[derive(Debug)]
 struct Frozen {
     length: usize,

@@ -41,7 +41,7 @@ struct Holder {
     peer: PeerKey,
     pairs: u32,
     active: u32,
-    /// Outstanding credits of all its pairs.
+    /// Outstanding credits of all pairs of the peer.
     outstanding: u32,
 }
 

@@ -15,7 +15,6 @@ use trunkline_verbs::{Gid, QpNumber, SrqNumber};
 /// One node's view of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binding {
-    /// Version of the session.
     pub(crate) version: u8,
     pub(crate) connections: ConnectionKind,
     /// In a renewal, the value derived from the previous exchange.
@@ -48,7 +47,6 @@ pub(crate) struct Side {
 }
 
 impl Binding {
-    /// Encodes the list.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         push_entry(&mut out, VERSION, &[self.version]);

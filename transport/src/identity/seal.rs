@@ -120,7 +120,7 @@ pub(crate) struct PhaseLimit {
 struct Direction {
     secret: LaneSecret,
     keys: LaneKeys,
-    /// Key phase: true if PHASE is set.
+    /// Key phase; true if PHASE is set.
     phase: bool,
     /// Number of frames, in all phases.
     count: u64,
@@ -152,7 +152,7 @@ pub(crate) struct LaneSeal {
     /// Creation time of the first keys, and number of phases that the peer has begun since then.
     created: Time,
     peer_phases: u64,
-    /// Number of large messages.
+    /// Number of large messages to the peer.
     contents: u64,
 }
 

@@ -102,14 +102,14 @@ pub struct NodeOptions {
     pub(crate) events: Option<Arc<NodeEvents>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
-    /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
+    /// `None` for the default, which is half of `rendezvous_bytes`, or the largest message if that is more.
     pub(crate) rendezvous_bytes_per_peer: Option<usize>,
     pub(crate) budgets: NodeLimits,
     /// Names of the settings that the program set. A memory limit does not change them.
     pub(crate) kept: Vec<&'static str>,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
-    /// `None` for 8192, or `srq_depth` if that is more.
+    /// `None` for the default, which is 8192, or `srq_depth` if that is more.
     pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
     pub(crate) session_loss_time: Duration,

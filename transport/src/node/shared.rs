@@ -306,7 +306,6 @@ pub(crate) struct NodeShared {
     /// Number of ignored frames of unknown kinds.
     pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,
-    /// Current device.
     pub(crate) device: CurrentDevice,
     pub(crate) pollers: Vec<PollerHandle>,
     pub(crate) cm: CmHandle,

@@ -36,7 +36,6 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
-    /// Wakes the poller.
     waker: Waker,
     /// False for some pollers in a simulation, which sleep on their completion channel instead.
     sleeps_on_device: bool,
@@ -234,7 +233,6 @@ pub(super) fn part(device: PollerDevice) -> Parted {
 }
 
 impl Transport {
-    /// Takes a new device.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
         let Parted {
             queues,

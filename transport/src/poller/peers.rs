@@ -53,7 +53,6 @@ pub(super) enum Next {
     Ask,
 }
 
-/// A poller's peers.
 #[derive(Debug)]
 pub(super) struct Peers(PeerTable<Peer>);
 

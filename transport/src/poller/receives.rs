@@ -211,7 +211,6 @@ impl Transport {
         self.misbehaved(peer, number, error);
     }
 
-    /// Takes the next completion.
     #[inline]
     fn next_completed(&mut self, polls: u8) -> Option<Event> {
         let receiving = &mut self.receiving;

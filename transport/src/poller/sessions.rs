@@ -247,7 +247,7 @@ impl Transport {
 /// Time for which a closed session waits for other pollers to forward earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
-/// Identifies a session by the peer and this node's number of the session.
+/// Identifies a session by the peer and this node's number for the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// All sessions of a poller that are ending.

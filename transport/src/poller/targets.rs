@@ -235,7 +235,6 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Returns the place of a target.
     pub(super) fn place(&mut self, qp: QpNumber) -> Option<usize> {
         if let Some((_, place)) = self.recent.filter(|(recent, _)| *recent == qp) {
             return Some(place);
@@ -434,7 +433,6 @@ impl EarlyFrames {
         Some(longest)
     }
 
-    /// Removes the frame of a target.
     pub(super) fn remove(&mut self, qp: QpNumber) {
         if let Some(at) = self.of.iter().position(|(other, _)| *other == qp) {
             self.bytes -= self.of.remove(at).1;

@@ -222,7 +222,6 @@ impl CmMachine {
         worked
     }
 
-    /// Returns the node's status.
     fn status(&self) -> NodeStatus {
         let facts = self.shared.device.facts();
         let peers = self.peers.all().map(|(key, peer)| {

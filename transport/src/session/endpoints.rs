@@ -64,7 +64,6 @@ struct End {
 pub(crate) struct FirstPair {
     /// Connections of this node's INI and of the peer's INI.
     pub(crate) inis: [FirstConnection; 2],
-    /// The INI of this node.
     pub(crate) qp: Arc<dyn QueuePair>,
 }
 

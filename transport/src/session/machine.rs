@@ -47,7 +47,7 @@
 //! | with HANDSHAKE and this node's own epoch | any | refused as malformed, the session continues |
 //! | with HANDSHAKE, from a poller after the first | names not proved | refused as malformed |
 //! | without HANDSHAKE | with HANDSHAKE | refused as stale before the proof, for lack of identity after it |
-//! | with HANDSHAKE | this node's dial without HANDSHAKE | the session ends, a new session accepts and dials with HANDSHAKE |
+//! | with HANDSHAKE | this node's dial, without it | the session ends, a new session accepts and dials with HANDSHAKE |
 //! | with HANDSHAKE | the same, without HANDSHAKE | refused as stale |
 //! | other epoch, no echo | any | the peer was restarted, the session ends, a new session accepts the request |
 #![forbid(unsafe_code)]
@@ -167,7 +167,7 @@ struct Session {
     is_accepted: bool,
     /// True if this host has proved for all connections that the other end is a process of this user.
     is_local: bool,
-    /// For each local poller, true if its INI is connected.
+    /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
     all_dialled: bool,
@@ -290,7 +290,6 @@ impl Machine {
         self.one_flow = one_flow;
     }
 
-    /// Returns the features of the next dial.
     fn dial_features(&self) -> Features {
         if self.tries_local { Features::NONE } else { self.levels.features() }
     }
@@ -349,7 +348,6 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Returns the features of a session.
     pub(crate) fn features(&self, number: u32) -> Features {
         self.session(number).map_or(self.levels.features(), |session| session.features)
     }

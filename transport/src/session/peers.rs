@@ -88,7 +88,6 @@ pub(super) enum UnprovenPlace {
     None,
 }
 
-/// All peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,

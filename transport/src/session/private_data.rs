@@ -128,7 +128,7 @@ pub(crate) struct Welcome {
     pub(crate) srqs: Vec<SrqNumber>,
     /// UDP port at which the accepting node's device receives.
     pub(crate) udp_port: u16,
-    /// Same as [`Hello::is_local`].
+    /// See [`Hello::is_local`].
     pub(crate) is_local: bool,
 }
 
@@ -416,12 +416,10 @@ pub(crate) struct Carried {
 
 #[cfg(feature = "identity")]
 impl Carried {
-    /// Reads a REQ.
     pub(crate) fn of_request(bytes: &[u8]) -> Option<Self> {
         Self::new(bytes, 37, 54)
     }
 
-    /// Reads a REP.
     pub(crate) fn of_reply(bytes: &[u8]) -> Option<Self> {
         Self::new(bytes, 6, 20)
     }

@@ -19,7 +19,7 @@ use trunkline_verbs::{PeerHost, Time};
 /// a FAILURE.
 pub(super) const EARLY_FRAMES: usize = 4;
 
-/// Peer, and this node's number of the session.
+/// Peer, and this node's number for the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// Identity of a session's peer, and the settings that the peer's SETTINGS frame must carry.
@@ -29,7 +29,6 @@ pub(super) struct PeerProof {
     pub(super) settings: Arc<[u8]>,
 }
 
-/// A handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
@@ -151,7 +150,6 @@ pub(crate) struct Proving {
     pub(super) renewals: BTreeSet<SessionOfPeer>,
     /// Sessions that wait for a turn, by class.
     pub(super) queues: [FairQueue; 3],
-    /// Number of turns.
     turns: usize,
 }
 
@@ -230,7 +228,6 @@ impl Proving {
         }
     }
 
-    /// Removes ended renewals.
     pub(super) fn prune_renewals(&mut self) {
         let mut renewals = std::mem::take(&mut self.renewals);
         renewals.retain(|session| {

@@ -19,7 +19,6 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Packet payload that every network carries, since IPv6 requires an MTU of at least 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
-/// Health of a trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Live,

@@ -87,7 +87,7 @@ const MOST_HANDSHAKE: usize = 24;
 #[derive(Debug)]
 pub(crate) struct Trunk {
     peer: PeerKey,
-    /// This node's number of the session.
+    /// This node's number for the session.
     number: u32,
     began: Time,
     health: Health,
@@ -275,12 +275,11 @@ impl Trunk {
         self.began
     }
 
-    /// Returns the peer node.
     pub(crate) fn peer(&self) -> PeerKey {
         self.peer
     }
 
-    /// Returns this node's number of the session.
+    /// Returns this node's number for the session.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }

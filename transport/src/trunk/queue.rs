@@ -57,7 +57,6 @@ impl MessageQueue {
         self.messages.push_back(message);
     }
 
-    /// Takes the oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
         let message = self.messages.pop_front()?;
         if self.messages.is_empty() {

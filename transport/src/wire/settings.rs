@@ -32,7 +32,6 @@ pub(crate) struct Settings {
     pub(crate) max_bundle: u32,
 }
 
-/// Appends an entry to a list.
 pub(crate) fn push_entry(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(kind.to_le_bytes());
     out.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());

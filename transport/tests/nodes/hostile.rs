@@ -40,7 +40,7 @@ struct RawPeer {
     ini: Arc<dyn QueuePair>,
     ids: Vec<Arc<dyn CmId>>,
     node_srq: SrqNumber,
-    /// Pollers of the node.
+    /// Number of pollers of the node.
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
