@@ -78,8 +78,7 @@ pub struct Origin {
 /// Effect of a failed connection attempt on a message that waits for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connect {
-    /// The message fails if the connection attempt fails. While the node pauses before its next attempt, it fails
-    /// immediately.
+    /// The message fails if the connection attempt fails, and immediately while the node pauses before its next attempt.
     #[default]
     FailFast,
     /// The message waits for a session until its deadline, even if connection attempts fail.

@@ -6,9 +6,9 @@
 //! reserve. An eighth of the depth is reserved for base credits, so that a new pair gets its base credit even if
 //! other pairs hold much. All pairs of one peer together may hold at most half of the rest.
 //!
-//! A spender cannot be forced to release credit. A spender that holds unused credit for [`HOARDING_MS`] while others
-//! lack credit is reported, and its session is closed. Honest spenders release unused credit within 100 ms, unless they
-//! are stopped.
+//! A spender cannot be forced to release credit. A spender that holds more unused credit than it may keep for
+//! [`HOARDING_MS`], while others lack credit, is reported, and its session is closed. Honest spenders release unused
+//! credit within 100 ms, unless they are stopped.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
