@@ -31,15 +31,15 @@ pub(crate) struct SessionUp {
     pub(crate) srqs: Vec<SrqNumber>,
     /// Maximum number of outstanding READs on the INI.
     pub(crate) read_depth: u8,
-    /// True if the peer dialled the session, which this node then probes while it is idle.
+    /// True if the peer dialled the session. This node then probes the peer while the session is idle.
     pub(crate) is_accepted: bool,
     pub(crate) identity: PeerIdentity,
-    /// Settings from the handshake's proof, which the peer's SETTINGS frame must equal.
+    /// Settings from the handshake's proof. The peer's SETTINGS frame must equal them.
     pub(crate) settings: Option<Arc<[u8]>>,
     /// Keys of the poller's lanes; `None` if their frames are not sealed.
     #[cfg(feature = "identity")]
     pub(crate) keys: Option<PollerKeys>,
-    /// Exchange of a renewal that ended while the session waited behind an earlier one.
+    /// Number of the renewal exchange that ended while this session waited behind an earlier one.
     #[cfg(feature = "identity")]
     pub(crate) renewed_by: Option<u32>,
 }
@@ -49,7 +49,7 @@ pub(crate) struct SessionUp {
 pub(crate) enum Command {
     /// A TGT was created for messages from this poller of the peer. The command is sent before the peer can send.
     TargetAdded { peer: PeerKey, number: u32, poller: u16, target: QpNumber },
-    /// A TGT is destroyed, although its session continues.
+    /// A TGT was destroyed. Its session continues.
     TargetDropped { target: QpNumber },
     /// A session is up.
     SessionUp(Box<SessionUp>),
@@ -62,8 +62,8 @@ pub(crate) enum Command {
     SendHandshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
     /// Probe whether the peer of a session still answers.
     Probe { peer: PeerKey, number: u32 },
-    /// The peer of a session has proved its names again, in the exchange of this number. Each lane switches to the keys
-    /// of that exchange.
+    /// The peer of a session proved its names again, in the exchange with this number. Each lane switches to the keys
+    /// of this exchange.
     #[cfg(feature = "identity")]
     Renewed { peer: PeerKey, number: u32, identity: PeerIdentity, exchange: u32 },
     /// The TGTs of a session are destroyed, so the peer can no longer send or READ. The `PeerDown` that follows has
@@ -104,11 +104,10 @@ pub(crate) enum CmCommand {
     Resolved { peer: PeerKey, number: u32, poller: u16, hello: Vec<u8>, outcome: DialOutcome },
     /// A poller found a session unusable.
     Broken { peer: PeerKey, number: u32, cause: PeerDown },
-    /// A handshake frame arrived through the TGT of poller 0, of a session that is not up.
+    /// A handshake frame of a session that is not up arrived through the TGT of poller 0.
     #[cfg(feature = "identity")]
     Handshake { peer: PeerKey, number: u32, frame: Box<[u8]> },
-    /// Number of handshake frames of a session that the peer has acknowledged, when poller 0 has sent all of
-    /// them.
+    /// All handshake frames queued for a session were sent, and the peer has acknowledged this number of them.
     #[cfg(feature = "identity")]
     HandshakeSent { peer: PeerKey, number: u32, acknowledged: u32 },
     /// All lanes of a session at one poller have switched to the keys of the last renewal, in both directions.
@@ -123,7 +122,7 @@ pub(crate) enum CmCommand {
     Released { poller: PollerIndex },
     /// A poller has drained, after the command to shut down.
     Drained { poller: PollerIndex },
-    /// The node shuts down, and its grace period ends at the deadline. Close everything 50 ms after it, even
+    /// The node shuts down, and its grace period ends at the deadline. Close everything 50 ms after the deadline, even
     /// if not every poller has reported.
     ShutDownBy { deadline: Time },
     /// Close everything now.
@@ -170,7 +169,8 @@ struct PollerQueue {
     commands: SegQueue<Command>,
 }
 
-/// Handle that wakes one poller. Add work to a queue that its driver checks, then call [`PollerHandle::wake`].
+/// Handle that wakes one poller. To pass work to the poller's driver, add it to a queue that the driver checks, then
+/// call [`PollerHandle::wake`].
 #[derive(Clone)]
 pub struct PollerHandle(Arc<PollerQueue>);
 

@@ -20,9 +20,9 @@ const LEVEL_BITS: u32 = 6;
 const LISTS: usize = 1 << LEVEL_BITS;
 /// Number of levels. Four cover 4.9 hours; later deadlines are in one list.
 const LEVELS: u32 = 4;
-/// Number of runs: lists to which deadlines are appended in order.
+/// Number of runs, the lists to which deadlines are appended in order.
 const RUNS: usize = 4;
-/// Index that stands for a missing entry.
+/// Index that marks a missing entry.
 const NONE: usize = usize::MAX;
 
 /// Key of a deadline, valid until it expires or is removed.
@@ -41,7 +41,7 @@ pub struct Deadlines<T> {
     /// Current tick, never later than the current time.
     tick: u64,
     levels: [Level; LEVELS as usize],
-    /// Entries later than the levels cover.
+    /// Entries beyond the range of the levels.
     far: List,
 }
 
@@ -73,11 +73,11 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// Entries, in the order of their times.
+/// Entries, sorted by their times.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     list: List,
-    /// Upper bound of the times in the list. Zero once its only entry was removed.
+    /// Upper bound of the times in the list. Reset to zero when the only entry is removed.
     last: Time,
 }
 
@@ -120,7 +120,7 @@ impl<T> Deadlines<T> {
         self.entries.is_empty()
     }
 
-    /// Returns a lower bound of the deadlines, as the time of the next call of [`Self::due`]; `None` if empty.
+    /// Returns the time of the next call of [`Self::due`], a lower bound of the deadlines; `None` if empty.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let of_wheel = (self.in_wheel > 0).then_some(self.earliest);
@@ -172,7 +172,7 @@ impl<T> Deadlines<T> {
             None => self.list(place).last = before,
         }
         match place {
-            // The list is empty: entries added later may be earlier than its last one.
+            // The list becomes empty, so earlier deadlines may be appended to it.
             Row::Run(run) if before == NONE && after == NONE => self.runs[run].last = Time(0),
             Row::Run(_) => {}
             Row::Near { .. } | Row::Far => self.left_wheel(place, before == NONE && after == NONE),
@@ -218,7 +218,7 @@ impl<T> Deadlines<T> {
     /// Returns the start of the next nonempty list after the list of the current tick.
     fn next_list(&self) -> Time {
         for level in 0..LEVELS {
-            // A level has entries only in the current round, and none before the current list.
+            // A level contains entries only for the current round, and none before the current list.
             let later = u64::MAX.checked_shl(to_u32(index(self.tick, level)) + 1).unwrap_or(0);
             let lists = self.level(level).occupied & later;
             if lists != 0 {
@@ -337,7 +337,7 @@ mod tests {
         Add(u64),
         Remove(usize),
         Pass(u64),
-        /// Sleeps until [`Deadlines::next`].
+        /// Advance the clock to [`Deadlines::next`].
         Sleep,
     }
 

@@ -1,6 +1,6 @@
-//! Fuzz targets: functions that take arbitrary bytes and panic if a property is violated.
+//! Fuzz targets, which are functions that take arbitrary bytes and panic if a property is violated.
 //!
-//! Called by the tests, which briefly mutate a corpus, and by coverage-guided fuzzers.
+//! The tests call the targets with a corpus and brief mutations of it. Coverage-guided fuzzers call them too.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -87,7 +87,7 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
-/// Parses the bytes after the first as a flight, whose kind the first byte selects, and as the list of a binding.
+/// Parses the bytes after the first as a flight of the kind that the first byte selects, and as the list of a binding.
 #[cfg(feature = "identity")]
 pub fn identity(data: &[u8]) {
     let Some((&first, bytes)) = data.split_first() else { return };
@@ -172,7 +172,7 @@ pub fn exchange(data: &[u8]) {
 }
 
 /// Applies arbitrary credit claims of peers, and checks that receives are never granted twice. The first byte is the
-/// depth; every following four bytes are one action of a peer.
+/// depth. Each group of four bytes after it is one action of a peer.
 pub fn credit(data: &[u8]) {
     let Some((&depth, steps)) = data.split_first() else { return };
     let mut grantor = Grantor::new(u32::from(depth).max(2));
@@ -188,7 +188,7 @@ pub fn credit(data: &[u8]) {
                 pairs.extend(grantor.open(now_ms, target, peer));
             }
             (1, Some(pair)) => {
-                // A violation would end a real session. Here the peer continues.
+                // In a real session, a violation ends the session. Here the peer continues.
                 let released = (step[0] & 4 == 0).then_some(u16::from(step[2]));
                 let _ = grantor.apply_header(pair, now_ms, step[3], released);
             }

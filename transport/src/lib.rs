@@ -1,23 +1,23 @@
 //! Pollers, trunks, sessions, credits and registered buffers over XRC, or over RC on devices without XRC.
 //!
-//! A [`Node`] runs one or more pollers, each a thread with a CQ and an SRQ. Each poller has one trunk per peer node,
-//! which carries its messages to the peer's pollers. The program gives each poller a driver, which owns the poller's
-//! [`Transport`], takes its turns and interprets the messages.
+//! A [`Node`] runs one or more pollers, each a thread with a CQ and an SRQ. A poller sends its messages to a peer node
+//! through one trunk, which reaches all pollers of the peer. The program gives each poller a driver. The driver owns
+//! the poller's [`Transport`], runs the poller's turns and interprets the messages.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `node` | start and end of a node, its options, and the state that its threads share |
+//! | `node` | start and shutdown of a node, its options, and the state that its threads share |
 //! | `provider` | choice of the device, and of XRC or RC |
 //! | `report` | counters, the report and the status of a node, ledgers for simulations |
 //! | `command` | commands between the machines of a node |
 //! | `peer` | keys, hosts and epochs of peers, and maps keyed by peer |
 //! | `messages` | messages and events between a transport and its driver |
-//! | `poller` | the loop, sending, receiving, frames that cross to another poller over RC |
-//! | `trunk` | messages sent through one INI: staged, in flight, partly transferred |
+//! | `poller` | the poll loop, sending, receiving, and frames forwarded to another poller over RC |
+//! | `trunk` | messages sent through one INI, whether staged, in flight or partly transferred |
 //! | `session` | handshake and connection machine, without I/O; the CM machine |
 //! | `wire` | frame headers, settings and sizes, without I/O |
-//! | `identity` | proof of the names of peers, with the feature `identity` |
-//! | `credit` | receives granted to each sender, without I/O |
+//! | `identity` | proof of peers' names, with the feature `identity` |
+//! | `credit` | receives that are granted to each sender, without I/O |
 //! | `budget` | limits on resources, per peer, per host and in total |
 //! | `deadlines` | deadlines of timers, without I/O |
 //! | `buffer` | registered memory, and all `unsafe` code of the crate |

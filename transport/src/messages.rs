@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::{Mtu, Time, VerbsError};
 
-/// Cause and remedy of a refusal by a node that requires an identity.
+/// Reason for a refusal by a node that requires an identity, with the remedy.
 pub(crate) const NO_IDENTITY: &str = "it requires an identity, and this node has none: give this node one, or let the peer accept nodes without";
 
 /// Index of a poller within its node, from 0.
@@ -64,7 +64,7 @@ pub struct Token(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionNumber(pub u32);
 
-/// Origin of a message. Answers go back to the same peer and poller, through the same session.
+/// Origin of a message. Answers are sent to the same peer and poller, through the same session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// Node that sent the message.
@@ -75,10 +75,10 @@ pub struct Origin {
     pub poller: PollerIndex,
 }
 
-/// Behaviour of a message that waits for a session when a connection attempt fails.
+/// Effect of a failed connection attempt on a message that waits for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Connect {
-    /// The message fails if the connection attempt fails, or at once while the node pauses before its next attempt.
+    /// The message fails if the connection attempt fails, and immediately while the node pauses before its next attempt.
     #[default]
     FailFast,
     /// The message waits for a session until its deadline, even if connection attempts fail.
@@ -107,7 +107,7 @@ pub enum Report {
     /// All outcomes.
     #[default]
     Always,
-    /// All outcomes except the delivery of a message that was sent at once. Such a message was delivered unless its
+    /// All outcomes except the delivery of a message that was sent immediately. Such a message was delivered unless its
     /// failure is reported before the session in [`Accepted::left`] ends.
     Failure,
     /// Outcomes are not reported.
@@ -133,7 +133,7 @@ impl DeliveryReport {
 pub struct Accepted {
     /// Choice of the destination poller.
     pub choice: PollerChoice,
-    /// Session through which the message is sent, if it is sent at once.
+    /// Session through which the message is sent, if it is sent immediately.
     pub left: Option<SessionNumber>,
 }
 
@@ -144,8 +144,9 @@ pub struct Outgoing<'a> {
     pub peer: PeerKey,
     /// Destination poller.
     pub destination: Destination,
-    /// Session of the message; `None` for the current or the next session. A message for a session that has ended is
-    /// refused, or fails if it was queued, so that an answer never reaches a later incarnation of the peer.
+    /// Session to send the message through, or `None` for the current or the next session. If the session has ended,
+    /// the message is refused, or fails if it is already queued. An answer therefore never reaches a later incarnation
+    /// of the peer.
     pub session: Option<SessionNumber>,
     /// Behaviour when the peer cannot be reached.
     pub connect: Connect,
@@ -246,8 +247,8 @@ pub enum SendError {
     BackingOff {
         /// Cause of the last failure.
         cause: PeerDown,
-        /// Time until a message begins the next attempt. The error text omits it, so that the same cause
-        /// gives the same text.
+        /// Time until a message can start the next attempt. The error text omits it, so that equal causes give equal
+        /// texts.
         due_in: Duration,
     },
     /// The session of the message has ended.
@@ -273,7 +274,7 @@ pub enum SendOutcome {
 /// Reason why a message failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendFailure {
-    /// If false, the peer has certainly not seen the message. If true, it may have.
+    /// True if the peer may have received the message; false if it certainly has not.
     pub may_have_arrived: bool,
     /// Cause of the failure.
     pub cause: PeerDown,
@@ -307,7 +308,7 @@ pub enum PeerDown {
     /// A router, or this host, reports that it cannot reach the peer's address.
     #[error("no route to {0}: a router, or this host, reports that it does not reach the address")]
     HostUnreachable(IpAddr),
-    /// A firewall reports that it does not let packets through to this address and UDP port of the peer's device.
+    /// A firewall reports that it blocks packets to this address and UDP port of the peer's device.
     #[error("a firewall refuses packets to UDP port {} of {}: have it accept the port", .0.port(), .0.ip())]
     Prohibited(SocketAddr),
     /// The peer accepted all connections from this node, but its connections to this node did not arrive in time.
@@ -326,7 +327,7 @@ pub enum PeerDown {
     HolderStopped {
         /// Process id.
         pid: u32,
-        /// Address and UDP port of the peer's device, or of this node's.
+        /// Address and UDP port of the device of this node or of the peer.
         address: SocketAddr,
     },
     /// This node does not listen on an address of the peer's family, IPv4 or IPv6.
@@ -364,7 +365,7 @@ pub enum PeerDown {
     /// This node refused the session, because of a limit.
     #[error("this node refused the session: {0}")]
     RefusedHere(&'static str),
-    /// The peer accepted a connection that was then not completed.
+    /// The peer accepted a connection, but the connection was then not completed.
     #[error("a connection was not completed: the peer withdrew it, or the local device could not open it")]
     NotCompleted,
     /// The peer refused the session because it is shutting down.
@@ -392,8 +393,8 @@ pub enum PeerDown {
     /// because this node was silent.
     #[error("the peer gave up the session and began another")]
     Replaced,
-    /// The peer stopped answering when the session's packets became larger than those delivered before. Reported only
-    /// on NICs. Software devices detect that the peer still answers, and report [`Self::PathMtu`].
+    /// The peer stopped answering when the session's packets became larger than all packets delivered before. Reported
+    /// only on NICs. Software devices detect that the peer still answers, and report [`Self::PathMtu`].
     #[error(
         "the peer stopped answering, and no packet with {bytes} bytes of payload has got through in this session: if the \
          peer is up, the path carries less than the interfaces at its ends; lower the MTU of one of them to that of the path"
@@ -408,7 +409,7 @@ pub enum PeerDown {
     PathMtu {
         /// Path MTU of the session.
         mtu: Mtu,
-        /// True if the peer reported this when it closed the session. The report is not authenticated.
+        /// True if the peer reported the loss when it closed the session. The report is not authenticated.
         is_told: bool,
     },
     /// The peer closed the session in an orderly way, or its process died and a device reported that.
@@ -538,7 +539,7 @@ impl PeerDown {
     }
 }
 
-/// Text for the range of protocol versions that a node speaks, lowest and highest.
+/// Display adapter for the range of protocol versions that a node speaks, lowest and highest.
 struct Range<'a>(&'a (u8, u8));
 
 impl fmt::Display for Range<'_> {
@@ -550,7 +551,7 @@ impl fmt::Display for Range<'_> {
     }
 }
 
-/// Text for a path MTU that is too large. The flag is true if the peer reported it.
+/// Display adapter for a path MTU that is too large. The flag is true if the peer reported it.
 struct PathMtuText(Mtu, bool);
 
 impl fmt::Display for PathMtuText {
@@ -600,7 +601,7 @@ impl fmt::Display for PeerIdentity {
     }
 }
 
-/// Change of a peer's state.
+/// Change in the state of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerEvent {
     /// A session is up, and the peer's settings have arrived. `epoch` distinguishes incarnations of the peer.
@@ -614,7 +615,7 @@ pub enum PeerEvent {
         /// Identity of the peer.
         identity: PeerIdentity,
     },
-    /// The peer of a session that is up has proved its names again. The principal is the same.
+    /// The peer of a session that is up proved its names again. The principal has not changed.
     Renewed {
         /// Identity of the peer.
         identity: PeerIdentity,
@@ -622,14 +623,14 @@ pub enum PeerEvent {
     /// The session ended, or an attempt to connect failed. The outcome of each message in flight is reported through
     /// [`Event::Sent`] before this event. Messages with [`Connect::Wait`] wait for the next session instead.
     Down {
-        /// Cause of the loss.
+        /// Reason for the end of the session or the failure of the attempt.
         cause: PeerDown,
     },
 }
 
-/// A received message. It may hold a registered receive buffer, which returns to its poller when the message or the
-/// `Bytes` created from it are dropped, on any thread. A message of at most 1024 bytes, including its header, instead
-/// shares a block of 4 KiB with others. The block is reused when all of them are dropped.
+/// A received message. It may hold a registered receive buffer, which returns to its poller when the message, or all
+/// `Bytes` created from it, are dropped on any thread. A message of at most 1024 bytes, including its header, shares a
+/// block of 4 KiB with other messages instead. The block is reused when all of them are dropped.
 #[derive(Debug)]
 pub struct Message {
     header: MessageHeader,
@@ -669,15 +670,15 @@ impl Message {
         self.header
     }
 
-    /// Returns the time that was left until the message's deadline when it was sent, in microseconds; 0 if it has no
-    /// deadline, or one more than 71 minutes away.
+    /// Returns the time that was left until the message's deadline when it was sent, in microseconds. Returns 0 if the
+    /// message has no deadline, or if more than 71 minutes were left.
     #[must_use]
     #[inline]
     pub fn time_left_us(&self) -> u32 {
         self.time_left_us
     }
 
-    /// Returns true if the message was announced, and accepted by the driver.
+    /// Returns true if the message was announced and the driver accepted it.
     #[must_use]
     #[inline]
     pub fn is_accepted(&self) -> bool {
@@ -713,9 +714,9 @@ impl Message {
 pub enum Screening {
     /// The message is READ, and the decision is made when all of it has arrived.
     Undecided,
-    /// The message is READ, and marked as accepted: [`Message::is_accepted`].
+    /// The message is READ, and marked as accepted; see [`Message::is_accepted`].
     Accepted,
-    /// The message is not READ. For the sender it counts as delivered.
+    /// The message is not READ. Its sender regards it as delivered.
     Refused,
 }
 
@@ -740,34 +741,34 @@ pub enum Awaited {
 pub enum Event {
     /// A message has arrived.
     Message(Origin, Message),
-    /// A large message was announced, and the driver decides about it before the rest of it is READ:
-    /// [`Transport::announcement`](crate::Transport::announcement). Sent only to drivers that screen
-    /// announcements.
+    /// A large message was announced. The driver takes the announcement with
+    /// [`Transport::announcement`](crate::Transport::announcement) and decides about the message before the rest of it
+    /// is READ. Sent only to drivers that screen announcements.
     Announced(Origin),
     /// The outcome of a sent message.
     Sent(Token, SendOutcome),
     /// The state of a peer changed.
     Peer(PeerKey, PeerEvent),
-    /// A large message was dropped, for lack of memory or because too many were announced. Its sender is
+    /// A large message from a peer was dropped for lack of memory, or because too many were announced. Its sender is
     /// notified.
     GivenUp {
         /// Sender of the message.
         from: Origin,
-        /// The part of it that came with its announcement.
+        /// Part of the message that its announcement carried.
         part: Message,
         /// Size of the message.
         bytes: usize,
     },
-    /// A message with [`Report::Never`] could not be sent, and its session continues. Later ordered messages are
-    /// still sent.
+    /// A message with [`Report::Never`] could not be sent, but its session continues. Later ordered messages are still
+    /// sent.
     NotSent {
         /// Destination of the message.
         to: Origin,
         /// Kind, flags and word of the message.
         header: MessageHeader,
-        /// First part of its contents.
+        /// First part of the message's contents.
         head: Vec<u8>,
-        /// Cause of the loss.
+        /// Reason why the message was not sent.
         cause: PeerDown,
     },
 }

@@ -1,5 +1,5 @@
-//! Eight nodes that connect to each other at once, while they also connect to dead addresses and to a peer that never
-//! answers. Neither delays the sessions between the nodes.
+//! Eight nodes that connect to each other at the same time, while they also connect to dead addresses and to a peer
+//! that never answers. These do not delay the sessions between the nodes.
 //!
 //! The test runs on the software device by default. With the feature `rdma-core` it runs on the NIC whose
 //! address is in `TRUNKLINE_MESH_ADDRESS`. `TRUNKLINE_MESH_DEAD` is an unused address on its network, and
@@ -27,7 +27,7 @@ use trunkline_verbs::{
 };
 
 const NODES: usize = 8;
-/// Number of each node's pollers, for several connections each way per session.
+/// Number of each node's pollers. Each session has that many connections in each direction.
 const POLLERS: u16 = 2;
 /// Number of dead addresses on the software device. A peer that does not answer is abandoned after 5 s, so
 /// waiting for one after the other takes longer than [`LIMIT`].

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_machine::mutant;
 use trunkline_verbs::PeerHost;
 
-/// Divisor of a limit. All pollers together may hold at most 1/8 of it reserved but unused.
+/// Divisor of a limit. The quotient is the maximum number of reserved units that all pollers together may leave unused.
 const UNUSED_PART: usize = 8;
 
 /// A number of reserved units.
@@ -54,10 +54,9 @@ fn in_force(limit: usize) -> usize {
 /// Units reserved by all pollers for one peer, for the peers of one host, or for all peers.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// Reserved units of a peer or a host. In the account for all peers, only units outside the part that is set
-    /// aside.
+    /// Reserved units of a peer or a host. In the account for all peers, the set-aside units are not included.
     pub(super) units: Units,
-    /// Units of the part that is set aside. Not counted for a peer.
+    /// Reserved units of the set-aside part. Not counted for a peer.
     pub(super) set_aside: Units,
 }
 
@@ -66,7 +65,7 @@ pub(super) struct Account {
 pub(super) struct Accounts<K>(Mutex<BTreeMap<K, Arc<Account>>>);
 
 impl<K: Ord> Accounts<K> {
-    /// Returns an account, which is opened if missing.
+    /// Returns the account of a key, and opens it if it is missing.
     pub(super) fn open(&self, key: K) -> Arc<Account> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(all.entry(key).or_default())
@@ -90,7 +89,7 @@ pub(super) struct Published {
     /// Units in use outside the part that is set aside.
     pub(super) used: AtomicUsize,
     pub(super) set_aside: AtomicUsize,
-    /// Refusals because of the limit per peer, per host, and for all peers.
+    /// Numbers of refusals because of the limit per peer, per host, and for all peers.
     pub(super) refused: [AtomicU64; 3],
 }
 
@@ -127,7 +126,7 @@ impl Budget {
         Self::new(name, limit, pollers, &self.peer_hosts)
     }
 
-    /// Returns the number of units that a poller reserves at once and keeps. It is 0 if the limit is too small to
+    /// Returns the number of units that a poller reserves in one step and keeps. It is 0 if the limit is too small to
     /// divide.
     pub(super) fn portion(&self, limit: usize) -> usize {
         // A poller keeps up to two portions that it does not use.

@@ -13,10 +13,9 @@
 //!
 //! A limit is never exceeded. Pollers may hold at most an eighth of it reserved but unused.
 //!
-//! A peer is an address with a port, and the owner of an address can use all its ports. Limits therefore also apply
-//! per host; see [`PeerHosts`](crate::PeerHosts). An eighth of the total limit is set aside, and each host may use
-//! only an eighth of that part. So if a few hosts have used up all other units, up to eight hosts can still take
-//! units:
+//! A peer is an address with a port, and the owner of an address can use all its ports. Limits therefore also apply per
+//! host; see [`PeerHosts`](crate::PeerHosts). An eighth of the total limit is set aside, and each host may use only an
+//! eighth of that part. If a few hosts have used up all other units, up to eight hosts can therefore still take units:
 //!
 //! ```text
 //! in_all   |   general: 7/8, of which a host may use 1/2 of in_all   | set aside: 1/8, a host 1/64 of in_all |
@@ -124,11 +123,11 @@ pub enum Leaves {
 }
 
 impl Leaves {
-    /// Returns the number of units that may be in use after such a use has taken `units` of a limit. An
-    /// eighth is at least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that alone
-    /// exceeds its part may take the whole limit while nothing else is in use; otherwise it could never
-    /// begin. With [`Self::ThreeEighths`], up to an eighth may be in use at that time. Otherwise the uses
-    /// that take the reserved three eighths could delay it forever.
+    /// Returns the number of units that may be in use once a use with this reserve has taken `units` of a limit. An
+    /// eighth is at least 1, and 1 is always allowed, so a limit of 1 is not divided. A use that alone exceeds its part
+    /// may take the whole limit while nothing else is in use; otherwise it could never begin. With
+    /// [`Self::ThreeEighths`], up to an eighth may be in use at that time. Otherwise the uses that take the reserved
+    /// three eighths could delay it forever.
     #[inline]
     fn limit(self, limit: usize, units: usize) -> usize {
         match self {
@@ -161,7 +160,7 @@ pub struct BudgetReport {
     pub refused_to_all: u64,
 }
 
-/// One poller's share of a budget.
+/// State of one poller's share of a budget.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BudgetLedger {
     /// Resource of the budget.
@@ -174,7 +173,7 @@ pub struct BudgetLedger {
     pub counted: BTreeMap<PeerKey, usize>,
 }
 
-/// A budget is used up.
+/// The limit of a budget that is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
     /// Used up by this peer.

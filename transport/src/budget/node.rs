@@ -1,4 +1,4 @@
-//! The transport's budgets of a node, and one poller's shares of them.
+//! The budgets of the transport, and one poller's shares of them.
 #![forbid(unsafe_code)]
 
 use super::share::Room;
@@ -128,7 +128,7 @@ impl Shares {
         self.messages.put_back(peer, 1);
     }
 
-    /// Discharges a message that the peer has READ or never will.
+    /// Discharges a message that the peer has READ or will never READ.
     pub(crate) fn finish(&mut self, peer: PeerKey, bytes: usize) {
         self.pinned.put_back(peer, 1);
         self.bytes.put_back(peer, bytes);
@@ -139,7 +139,7 @@ impl Shares {
         self.announced.take(peer, 1)
     }
 
-    /// Discharges messages of the peer that were READ or never will be.
+    /// Discharges messages of the peer that this node has READ or will never READ.
     pub(crate) fn unannounce(&mut self, peer: PeerKey, messages: usize) {
         self.announced.put_back(peer, messages);
     }
@@ -159,7 +159,7 @@ impl Shares {
         }
     }
 
-    /// Returns the charges, along with the counted units.
+    /// Returns the charged units, along with the units that were counted one by one.
     pub(crate) fn ledger(&self, counted: Counted) -> Vec<BudgetLedger> {
         vec![
             self.messages.ledger(counted.messages),

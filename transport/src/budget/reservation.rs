@@ -15,7 +15,7 @@ pub(super) struct Reservation {
     account: Arc<Account>,
     /// Maximum number of units that all pollers together may reserve.
     limit: usize,
-    /// Number of units that are reserved at once and kept.
+    /// Number of units that are reserved in one step and kept.
     portion: usize,
     reserved: usize,
     used: usize,

@@ -65,7 +65,7 @@ pub struct Share {
     cache: UnitCache,
 }
 
-/// Maximum number of units in a cache, and number of units taken at once to fill it.
+/// Maximum number of units in a cache, and number of units taken in one step to fill it.
 const CACHE_UNITS: usize = 32;
 const FILL: usize = 16;
 
@@ -197,7 +197,7 @@ impl Share {
         self.peers.get(peer).map_or(0, |of_peer| of_peer.held.used()) - self.in_cache(peer)
     }
 
-    /// Returns the use by each peer, along with the owner's own counts.
+    /// Returns the units in use by each peer, and the owner's own counts for comparison.
     #[must_use]
     pub fn ledger(&self, counted: BTreeMap<PeerKey, usize>) -> BudgetLedger {
         let in_use = |(peer, of_peer): (PeerKey, &OfPeer)| (peer, of_peer.held.used() - self.in_cache(peer));
@@ -279,8 +279,8 @@ impl Share {
         Err(ALL)
     }
 
-    /// Inserts the entries of a peer and of its host if missing. A leaving peer stops leaving. Returns the
-    /// place of the host.
+    /// Inserts the entries of a peer and of its host if missing. A peer that is marked as leaving is unmarked. Returns
+    /// the place of the host.
     fn insert(&mut self, peer: PeerKey) -> usize {
         let Self { budget, peers, hosts, places, .. } = self;
         let limit = budget.limit;
@@ -407,7 +407,8 @@ impl Share {
         self.settle(peer);
     }
 
-    /// Releases the units reserved for a peer, and for its host after the last peer of the host.
+    /// Releases the units reserved for a peer. With the last peer of a host, the units reserved for the host are
+    /// released too.
     fn remove(&mut self, peer: PeerKey) {
         let Some(OfPeer { held, host, .. }) = self.peers.remove(peer) else { return };
         self.budget.peers.give_up(peer, held.close());

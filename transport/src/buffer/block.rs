@@ -1,8 +1,8 @@
 //! Registered blocks for large messages, in size classes and within a limit.
 //!
-//! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The memory
-//! for one peer's messages is also limited. Freed memory is kept for later messages, up to a limit. Memory that peers
-//! may READ is registered again for each message, and only the used part is. So a peer's key gives access to one
+//! A pool belongs to the node. Pollers take blocks, and a block returns to the pool when it is dropped. The memory for
+//! one peer's messages is also limited. Freed memory is kept for later messages, up to a limit. Memory that peers may
+//! READ is registered again for each message, and only the part in use. A peer's key therefore gives access to one
 //! message only.
 //!
 //! A block that the application holds may outlive its device and its node. It keeps only memory alive, since
@@ -93,9 +93,8 @@ struct Blocks {
     /// Number of devices removed so far.
     generation: u64,
     regions: Slab<Arc<dyn MemoryRegion>>,
-    /// Bytes in use.
     in_use: usize,
-    /// Budget share for the bytes in use for peers.
+    /// Share of the budget to which memory in use for peers is charged.
     share: Share,
     cached_bytes: usize,
     cached: BTreeMap<usize, Vec<Spare>>,
@@ -105,7 +104,7 @@ struct Blocks {
 type Waiting = Arc<Mutex<Vec<Waker>>>;
 
 impl Blocks {
-    /// Counts bytes that are no longer in use.
+    /// Subtracts bytes that are no longer in use.
     fn discharge(&mut self, bytes: usize, peer: Option<PeerKey>) {
         self.in_use -= bytes;
         if let Some(peer) = peer {
@@ -134,13 +133,13 @@ pub(crate) struct BlockPool {
     /// Process whose memory is registered.
     process: Process,
     state: Mutex<Blocks>,
-    /// Shared by the pools of a node, since memory freed by one pool may serve waiters of another. Locked
-    /// within the state's lock, never around it.
+    /// Wakers that the pools of a node share, since memory freed by one pool may serve waiters of another. May be
+    /// locked while the state is locked, but not the reverse.
     waiting: Waiting,
 }
 
 impl BlockPool {
-    /// Creates a pool, which has no memory before [`BlockPool::open`], for a budget with one poller.
+    /// Creates a pool for a budget with one poller. The pool has no memory before [`BlockPool::open`].
     pub(crate) fn new(access: Access, budget: Arc<Budget>, runtime: Runtime) -> Arc<Self> {
         Self::with(access, budget, runtime, Waiting::default())
     }
@@ -168,7 +167,7 @@ impl BlockPool {
         Arc::new(Self { access, kept_bytes, budget, runtime, process, state: Mutex::new(state), waiting })
     }
 
-    /// Opens the pool, whose memory is registered with `pd`.
+    /// Opens the pool. Its memory is registered with `pd`.
     pub(crate) fn open(&self, pd: Arc<dyn ProtectionDomain>) {
         self.lock().pd = Some(pd);
     }
@@ -202,7 +201,7 @@ impl BlockPool {
             None => self.make(class, length),
         };
         let chunk = chunk.or_else(|_| {
-            // Try again, for blocks returned before this waker was registered.
+            // Try again, since a block may have been returned before this waker was registered.
             self.awaits(waiting);
             self.make(class, length)
         });
@@ -210,8 +209,7 @@ impl BlockPool {
         Ok(Block { chunk: Some(chunk), pool: Arc::clone(self), length, peer, writing: ArrayVec::new() })
     }
 
-    /// Returns true if the bytes in use are at most half of the remainder of a peer's limit after a block of `largest`
-    /// bytes.
+    /// Returns true if at most half of a peer's limit, reduced by a block of `largest` bytes, is in use.
     pub(crate) fn has_spare(&self, largest: usize) -> bool {
         let state = self.lock();
         state.in_use <= state.share.limit().per_peer.saturating_sub(largest) / 2
@@ -296,14 +294,14 @@ impl BlockPool {
         let (lkey, rkey) = (region.lkey(), region.rkey());
         let mut state = self.lock();
         if state.generation != generation {
-            // The device was removed in the meantime, so its blocks are not kept.
+            // The device was removed in the meantime.
             return Err(NotNow::Wait);
         }
         let at = state.regions.insert(region);
         Ok(Registration { generation, at, start: first, lkey, rkey })
     }
 
-    /// Returns true in a forked child. Its registrations belong to the parent, and a thread of the parent may
+    /// Returns true in a forked child, where the registrations belong to the parent, and a thread of the parent may
     /// have left a lock held.
     pub(super) fn is_forked(&self) -> bool {
         self.process.is_forked()
@@ -357,13 +355,13 @@ impl BlockPool {
 
 /// Registered memory that returns to its pool when dropped.
 pub(crate) struct Block {
-    /// `Some` until it is dropped.
+    /// `Some` until the block is dropped.
     chunk: Option<Chunk>,
     pool: Arc<BlockPool>,
     length: usize,
     /// Peer of the message.
     peer: Option<PeerKey>,
-    /// Ranges that READs of the device write to and that have not completed, in order.
+    /// Ranges that READs in progress write to, in the order of the READs.
     writing: ArrayVec<Range<usize>, MOST_WRITING>,
 }
 
@@ -399,7 +397,7 @@ impl Block {
         self.chunk.as_ref().is_some_and(|chunk| chunk.registration.generation == generation)
     }
 
-    /// Copies bytes in. Bytes that do not fit are a bug of the caller and are not written.
+    /// Copies bytes into the block. Bytes that do not fit are a bug in the caller, and are not written.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         debug_assert!(offset + bytes.len() <= self.length);
         if let Some(chunk) = &self.chunk {
@@ -424,7 +422,7 @@ impl Block {
         self.writing.pop_at(0);
     }
 
-    /// Changes bytes in place. Returns `None` if the device may still write to them, or peers may READ them.
+    /// Changes bytes in place. Returns `None` if the device may still write to them, or if peers may READ them.
     pub(crate) fn change<T>(
         &mut self,
         range: Range<usize>,
@@ -435,8 +433,8 @@ impl Block {
             return None;
         }
         let chunk = self.chunk.as_mut()?;
-        // SAFETY: the device writes to the ranges in `writing` only, and peers have no key. In this process the block is
-        // borrowed exclusively: `freeze`, which lends it, consumes it.
+        // SAFETY: the device writes only to the ranges in `writing`, and peers have no key. In this process, the block
+        // is borrowed exclusively, and `freeze`, which lends it, consumes it.
         let bytes = unsafe { chunk.memory.slice_mut(range.start, range.len()) }.ok()?;
         Some(change(bytes))
     }
@@ -451,8 +449,8 @@ impl Block {
     /// # Safety
     /// The device must not be writing to the block.
     pub(super) unsafe fn slice(&self) -> &[u8] {
-        // SAFETY: no device writes by the caller's promise; other writers go through `&mut self`
-        // or `write`, which the owner does not call any more once it lends slices.
+        // SAFETY: the caller guarantees that the device does not write. Other writers use `&mut self` or `write`, which
+        // the owner no longer calls once it lends slices.
         let slice = self.chunk.as_ref().and_then(|chunk| unsafe { chunk.memory.slice(0, self.length) }.ok());
         slice.unwrap_or_default()
     }
@@ -463,7 +461,7 @@ impl Block {
     /// The block must not be accessible to the device or a peer.
     pub(super) unsafe fn slice_mut(&mut self) -> &mut [u8] {
         let length = self.length;
-        // SAFETY: by the caller's promise, the block is accessible only through `&mut self`.
+        // SAFETY: the caller guarantees that the block is accessible only through `&mut self`.
         let slice = self.chunk.as_mut().and_then(|chunk| unsafe { chunk.memory.slice_mut(0, length) }.ok());
         slice.unwrap_or_default()
     }

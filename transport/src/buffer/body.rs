@@ -26,7 +26,7 @@ impl Body {
     }
 }
 
-/// Writes only the length, since the details of a status may be secret or large.
+/// Writes only the length, since the contents may be secret or large.
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Body({} bytes)", self.len())

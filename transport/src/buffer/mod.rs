@@ -1,8 +1,8 @@
 //! Registered memory: receive slots, send slots, and blocks for large messages.
 //!
-//! Contains all memory that the device accesses, and all `unsafe` code of this crate. The types ensure that slices
-//! exist only of memory that the device is not writing to. Called by pollers. Received messages and the application's
-//! buffers return here when they are dropped, on any thread.
+//! Contains all memory that the device accesses, and all `unsafe` code of this crate. The types allow slices only of
+//! memory that the device is not writing to. Called by pollers. Received messages and the application's buffers return
+//! here when they are dropped, on any thread.
 
 mod block;
 mod body;

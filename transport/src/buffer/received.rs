@@ -1,7 +1,7 @@
 //! Receive slots, which are posted to the SRQ, completed by the device, and lent to the reader of the message.
 //!
 //! Each slot is free, posted, or owned by one [`Received`]. Only a [`Received`] lends slices, and the device writes
-//! only to posted slots. Short frames are copied, so their slots are freed at once.
+//! only to posted slots. Short frames are copied, so their slots are freed immediately.
 
 use super::short::{BLOCK_BYTES, SHORT_BYTES, ShortFrames};
 use super::slots::SlotRegion;
@@ -32,7 +32,7 @@ impl SlotPool {
     /// # Safety
     /// While the slice exists, the slot must not be written, including by the device.
     unsafe fn bytes(&self, slot: u32, end: usize) -> &[u8] {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees that the slot is not written.
         let slice = unsafe { self.region.memory.slice(self.region.offset(slot), end) };
         slice.unwrap_or_default()
     }
@@ -69,7 +69,7 @@ impl ReceiveSlots {
     /// Registers more slots.
     ///
     /// # Errors
-    /// Returns errors of the memory allocation and of the device. The number of slots is unchanged then.
+    /// Returns the error of the memory allocation or of the device. The number of slots is then unchanged.
     pub(crate) fn extend(
         &mut self,
         pd: &dyn ProtectionDomain,
@@ -109,13 +109,12 @@ impl ReceiveSlots {
         self.free.len()
     }
 
-    /// Returns the number of posted slots.
     pub(crate) fn posted(&self) -> u32 {
         u32::try_from(self.posted.iter().filter(|posted| **posted).count()).unwrap_or(u32::MAX)
     }
 
-    /// Posts receives for `count` completed ones, and for those missing from earlier calls. Receives for
-    /// which no slot is free are counted as missing.
+    /// Posts receives for `count` completed ones, and for the receives missing from earlier calls. Receives without a
+    /// free slot are counted as missing.
     pub(crate) fn repost(&mut self, srq: &dyn SharedReceiveQueue, count: usize) {
         let wanted = count + self.missing;
         let (_, missing) = self.fill(srq, wanted);
@@ -181,8 +180,8 @@ impl ReceiveSlots {
         Some((slot, shared.region.sge(at, 0, self.slot_bytes)))
     }
 
-    /// Completes a posted slot with `length` bytes. Returns `None` if the slot was not posted, which is a
-    /// fault of the device.
+    /// Completes a posted slot with `length` bytes. Returns `None` if the slot was not posted, which is a fault of the
+    /// device.
     pub(crate) fn complete(&mut self, slot: u32, length: u32) -> Option<Received> {
         let posted = self.posted.get_mut(usize::try_from(slot).ok()?)?;
         if !std::mem::take(posted) {
@@ -211,7 +210,7 @@ impl ReceiveSlots {
         }
     }
 
-    /// Returns true if the frame is in one of these slots.
+    /// Returns true if the frame occupies a slot of this poller.
     pub(crate) fn lends(&self, frame: &Received) -> bool {
         let Content::Lent(lent) = &frame.content else { return false };
         self.chunks.iter().any(|chunk| Arc::ptr_eq(&lent.shared, &chunk.shared))
@@ -246,7 +245,6 @@ enum Content {
     Copied(Box<[u8]>),
 }
 
-/// A slot that was lent.
 struct Lent {
     shared: Arc<SlotPool>,
     slot: u32,
@@ -263,7 +261,7 @@ impl Received {
         matches!(self.content, Content::Copied(_))
     }
 
-    /// Copies the frame into separate memory, and returns its slot now.
+    /// Copies the frame into separate memory, and returns its slot immediately.
     pub(crate) fn copied(self) -> Self {
         let copy = Box::<[u8]>::from(self.as_ref());
         Self { end: copy.len(), content: Content::Copied(copy) }
@@ -285,8 +283,7 @@ impl Received {
         match &mut self.content {
             Content::Lent(lent) => {
                 let region = &lent.shared.region;
-                // SAFETY: as in `as_ref`; and the slot has no other reader, because lending it consumes this
-                // value.
+                // SAFETY: as in `as_ref`. The slot has no other reader, because lending it consumes this value.
                 let slice = unsafe { region.memory.slice_mut(region.offset(lent.slot), self.end) };
                 slice.unwrap_or_default()
             }
@@ -295,7 +292,6 @@ impl Received {
         }
     }
 
-    /// Shortens the frame.
     pub(crate) fn truncate(&mut self, length: usize) {
         self.end = self.end.min(length);
         if let Content::Short(bytes) = &mut self.content {
@@ -313,9 +309,8 @@ impl Received {
 impl AsRef<[u8]> for Received {
     fn as_ref(&self) -> &[u8] {
         match &self.content {
-            // SAFETY: the slot is not posted while this value exists: `complete` creates one value per
-            // posting, and the slot is posted again only after the drop of that value. So the device does
-            // not write to the slot. Only the device writes to receive slots.
+            // SAFETY: `complete` creates one value per posting, and the slot is posted again only after that value is
+            // dropped. The device therefore does not write to the slot while this value exists.
             Content::Lent(lent) => unsafe { lent.shared.bytes(lent.slot, self.end) },
             Content::Short(bytes) => bytes,
             Content::Copied(bytes) => bytes.get(..self.end).unwrap_or_default(),

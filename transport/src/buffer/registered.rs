@@ -1,7 +1,7 @@
 //! The application's registered buffers, which are filled once, frozen, and sent without a copy.
 //!
 //! When `Bytes` are sent, a frozen buffer is recognised by its address, so it can pass through any code that handles
-//! `Bytes`. After its device is removed, it is no longer recognised, and its contents are copied for sending.
+//! `Bytes`. After the removal of its device, it is no longer recognised, and its contents are copied for sending.
 //!
 //! A whole buffer is sent under its permanent key. A part is registered for the message, and its key is valid only
 //! for this part, until the message is READ. A node with an identity also registers whole buffers for each message,
@@ -15,7 +15,6 @@ use std::ops::{Deref, DerefMut, Range};
 use std::sync::{Arc, PoisonError, RwLock};
 use trunkline_verbs::{Memory, RemoteAddress};
 
-/// A frozen buffer.
 #[derive(Debug)]
 struct Frozen {
     length: usize,
@@ -214,7 +213,7 @@ mod tests {
         let registry = Arc::<Registry>::default();
         let buffer = || RegisteredBuffer::new(pool.take(100, None, None).unwrap(), Arc::clone(&registry));
         let (frozen, filled) = (RefCell::new(Some(buffer().freeze())), RefCell::new(Some(buffer())));
-        // State as left by a thread that the child lacks.
+        // A thread that does not exist in the child may have left the lock held.
         let mut buffers = registry.buffers.write().unwrap();
         in_forked_child(|| {
             drop(frozen.take());

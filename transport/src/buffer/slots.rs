@@ -1,4 +1,4 @@
-//! Slots of equal size in one registered region, and the send slots in such a region.
+//! Slots of equal size in one registered region, and their use for sending.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -108,8 +108,8 @@ impl SendSlots {
         !self.free.is_empty()
     }
 
-    /// Copies `bytes` to `at` in the slot, and returns their end. Bytes that do not fit are a bug of the
-    /// caller and are not written.
+    /// Copies `bytes` to `at` in the slot, and returns their end. Bytes that do not fit are a bug in the caller, and
+    /// are not written.
     pub(crate) fn write(&self, slot: u32, at: usize, bytes: &[u8]) -> usize {
         let end = at.saturating_add(bytes.len());
         debug_assert!(end <= self.region.slot_bytes());

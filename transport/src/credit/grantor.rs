@@ -6,9 +6,9 @@
 //! reserve. An eighth of the depth is reserved for base credits, so that a new pair gets its base credit even if
 //! other pairs hold much. All pairs of one peer together may hold at most half of the rest.
 //!
-//! A spender cannot be forced to release credit. A spender that has held more than it used for [`HOARDING_MS`] while
-//! others lacked credit is reported, and its session is closed. Honest spenders release unused credit within 100 ms,
-//! unless they are stopped.
+//! A spender cannot be forced to release credit. A spender that holds more unused credit than it may keep for
+//! [`HOARDING_MS`], while others lack credit, is reported, and its session is closed. Honest spenders release unused
+//! credit within 100 ms, unless they are stopped.
 #![forbid(unsafe_code)]
 
 use super::{AHEAD, BASE, CreditViolation, START, steps};
@@ -24,7 +24,7 @@ const QUANTUM: u32 = 16;
 /// Number of credits at which a pair without a backlog is not granted more. Granting several credits at once costs
 /// less than granting one with each message.
 const ENOUGH: u32 = AHEAD / 2;
-/// Time after its last message for which a pair counts as active.
+/// Time for which a pair counts as active after its last message.
 const ACTIVE_MS: u64 = 100;
 /// Interval at which all pairs are checked.
 const SWEEP_MS: u64 = ACTIVE_MS / 2;
@@ -41,7 +41,7 @@ struct Holder {
     peer: PeerKey,
     pairs: u32,
     active: u32,
-    /// Outstanding credits of all its pairs.
+    /// Outstanding credits of all pairs of the peer.
     outstanding: u32,
 }
 
@@ -135,8 +135,8 @@ impl Grantor {
         (self.capacity, self.bulk) = parts(self.depth);
     }
 
-    /// Returns true if the SRQ should be deepened before another pair is added: base credits would take more
-    /// than half of the capacity, or the outstanding credits leave no room for another base credit.
+    /// Returns true if the SRQ should be deepened before another pair is added. This is the case if base credits would
+    /// take more than half of the capacity, or if the outstanding credits leave no room for another base credit.
     pub(crate) fn is_crowded(&self) -> bool {
         let pairs = u32::try_from(self.pairs.len()).unwrap_or(u32::MAX);
         let is_half_taken = pairs.saturating_add(1).saturating_mul(2 * BASE) > self.capacity;
@@ -174,7 +174,7 @@ impl Grantor {
         Some(PairId(self.pairs.insert(pair)))
     }
 
-    /// Removes the pair of an ended trunk, and frees its credits.
+    /// Removes the pair of a trunk that has ended, and frees its credits.
     pub(crate) fn close(&mut self, id: PairId) {
         let Some(pair) = self.pairs.try_remove(id.0) else { return };
         let holder = &mut self.holders[pair.holder];
@@ -190,8 +190,7 @@ impl Grantor {
         self.hoarding.retain(|(other, _)| *other != id);
     }
 
-    /// Applies the credit fields of a frame's header. A frame with a position of released credit uses no
-    /// credit.
+    /// Applies the credit fields of a frame's header. A frame that reports released credit uses no credit.
     pub(crate) fn apply_header(
         &mut self,
         id: PairId,
@@ -309,7 +308,7 @@ impl Grantor {
         news > 0 && news >= pair.known()
     }
 
-    /// Returns the positions of a pair, for the count of credits.
+    /// Returns the positions of a pair, for the ledger.
     pub(crate) fn positions(&self, id: PairId, target: QpNumber, home: u16) -> Option<Granting> {
         let PairCredit { holder, granted, told, released, consumed, .. } = *self.pairs.get(id.0)?;
         let peer = self.holders[holder].peer;
@@ -335,7 +334,7 @@ impl Grantor {
     }
 
     /// Returns the number of credits that a pair lacks. The goal is its backlog, plus some credit ahead while it is
-    /// active, within its share of the capacity and of its peer's maximum. The base credit is granted at once.
+    /// active, within its share of the capacity and its peer's maximum. The base credit is granted immediately.
     fn need(&self, id: PairId) -> u32 {
         let Some(pair) = self.pairs.get(id.0) else { return 0 };
         let ahead = if pair.active { AHEAD } else { BASE };

@@ -1,8 +1,8 @@
 //! All grants of one poller, by the SRQ that receives the messages.
 //!
 //! Over XRC, this is only the poller's own SRQ. Over RC, a peer's connection ends at one of this node's pollers, its
-//! *home*, and takes receives from the home's SRQ even if a message is for another poller. So each of P pollers
-//! grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
+//! *home*. The connection takes receives from the home's SRQ even if a message is for another poller. Each of P pollers
+//! therefore grants a P-th of each SRQ's depth, and the sum never exceeds the posted receives.
 #![forbid(unsafe_code)]
 
 use super::{CreditViolation, Grantor, PairId};
@@ -104,13 +104,13 @@ impl Grants {
         self.by_home.get_mut(id.home).map_or(super::START, |grantor| grantor.tell(id.pair))
     }
 
-    /// Returns the positions of a pair, for the count of credits.
+    /// Returns the positions of a pair, for the ledger.
     pub(crate) fn positions(&self, target: QpNumber, id: GrantId) -> Option<Granting> {
         let home = u16::try_from(id.home).unwrap_or(u16::MAX);
         self.by_home.get(id.home)?.positions(id.pair, target, home)
     }
 
-    /// Returns, by home, the outstanding credits and their maximum for all peers and for one.
+    /// Returns the outstanding credits of each home, and their maximum for all peers and for one peer.
     pub(crate) fn outstanding(&self) -> Vec<SrqLedger> {
         self.by_home.iter().map(Grantor::ledger).collect()
     }

@@ -9,10 +9,10 @@
 //! spender: available   = granted - released - sent          (may still be sent)
 //! ```
 //!
-//! Each pair begins with one credit, and keeps one when idle ([`BASE`]). So the first message after a pause needs no
-//! extra round trip, and a spender without credit receives new credit without a request. More credit is granted as
-//! messages arrive and report the backlog at the spender. A spender releases credit that it does not use within 100
-//! ms, down to the base when it is idle.
+//! Each pair begins with one credit, and keeps one when idle ([`BASE`]). The first message after a pause therefore
+//! needs no extra round trip, and a spender without credit receives new credit without a request. More credit is
+//! granted as messages arrive and report the backlog at the spender. A spender releases credit that it does not use
+//! within 100 ms, down to the base when it is idle.
 //!
 //! The grantor does not rely on such releases. The base of each pair is granted again as soon as it is used. All
 //! pairs of one peer together hold at most half of the credit that is not reserved for new pairs. If a spender holds

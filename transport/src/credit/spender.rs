@@ -53,7 +53,7 @@ impl Spender {
         self.granted.wrapping_sub(self.released).wrapping_sub(self.sent)
     }
 
-    /// Returns the granted, released and sent positions, for the count of credits.
+    /// Returns the granted, released and sent positions, for the ledger.
     pub(crate) fn positions(&self) -> [u32; 3] {
         [self.granted, self.released, self.sent]
     }
@@ -71,7 +71,7 @@ impl Spender {
         true
     }
 
-    /// Takes back the credit of a message that was not posted after all.
+    /// Takes back the credit of a message that was not posted.
     pub(crate) fn unspend(&mut self) {
         if self.allowed_sent == self.sent {
             self.allowed_sent = self.allowed_sent.wrapping_sub(1);

@@ -174,7 +174,7 @@ proptest! {
             }
             world.check();
         }
-        // All waiting messages are delivered in the end: hoarding does not starve or deadlock other pairs.
+        // All waiting messages are delivered in the end, since hoarding must not starve or deadlock other pairs.
         let mut rounds = 0;
         while world.pairs.iter().any(|pair| pair.backlog > 0 || !pair.there.is_empty()) {
             world.now += 1;

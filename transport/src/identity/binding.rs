@@ -1,4 +1,4 @@
-//! The binding, a list in the handshake of the session's parameters as each side observed them.
+//! The binding, which is a list of the session's parameters as each side observed them, sent in the handshake.
 //!
 //! The lists of both sides are equal except for the sender's settings, so a receiver compares each entry with its
 //! own. The first difference names the field that was changed in transit. All bytes come from a peer, so this code
@@ -15,7 +15,6 @@ use trunkline_verbs::{Gid, QpNumber, SrqNumber};
 /// One node's view of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binding {
-    /// Version of the session.
     pub(crate) version: u8,
     pub(crate) connections: ConnectionKind,
     /// In a renewal, the value derived from the previous exchange.
@@ -48,7 +47,6 @@ pub(crate) struct Side {
 }
 
 impl Binding {
-    /// Encodes the list.
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut out = Vec::new();
         push_entry(&mut out, VERSION, &[self.version]);

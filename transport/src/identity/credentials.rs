@@ -24,7 +24,7 @@ pub(super) const PROTOCOL: &[u8] = b"trunkline";
 /// the binding and an RSA signature, with less than 1 KiB each.
 const LARGEST_CHAIN: usize = SEALED_TOTAL as usize - 2560;
 
-/// Error in the files of an identity or of trust.
+/// Error in the PEM of an identity or a trust.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -127,7 +127,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// Returns an error if the PEM or a certificate is malformed, or certificates are missing.
+    /// Returns an error if the PEM or a certificate is malformed, or if the PEM contains no certificate.
     pub fn from_pem(roots: &[u8]) -> Result<Self, IdentityError> {
         let roots = sections::<CertificateDer<'static>>(roots, "roots", "CERTIFICATE")?
             .iter()
@@ -141,7 +141,7 @@ impl Trust {
     ///
     /// # Errors
     ///
-    /// Returns an error if the PEM or a list is malformed, or lists are missing.
+    /// Returns an error if the PEM or a list is malformed, or if the PEM contains no list.
     pub fn with_revocation_lists(self, lists: &[u8]) -> Result<Self, IdentityError> {
         let lists = sections::<CertificateRevocationListDer<'static>>(lists, "revocation lists", "X509 CRL")?
             .iter()
@@ -190,13 +190,13 @@ impl Credentials {
     ///
     /// # Errors
     ///
-    /// Same as [`Self::new`].
+    /// See [`Self::new`].
     pub fn of_system(identity: &Identity, trust: &Trust) -> Result<Self, IdentityError> {
         Self::new(identity, trust, default_provider(), Arc::new(DefaultTimeProvider))
     }
 
-    /// Creates configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without
-    /// tickets, resumption, 0-RTT and SNI. They use X25519, AES-256-GCM and ChaCha20-Poly1305 of `provider`.
+    /// Creates configurations for TLS 1.3 with ALPN `trunkline` and certificates on both sides, without tickets,
+    /// resumption, 0-RTT or SNI. They use X25519, AES-256-GCM and ChaCha20-Poly1305 of `provider`.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! The handshake of two nodes, without I/O. It takes frames and the time, and returns frames and the proof.
 //!
-//! TLS runs through the QUIC interface of rustls, which yields handshake bytes without records. This file cuts them
-//! into frames, and seals the frames once there are keys. `docs/book/src/why/security.md`, *States*, describes the
-//! states of both roles. A peer is untrusted before the proof. So an exchange holds one flight at a time, passes it
-//! to rustls only when it is complete and consists of the expected messages, and ends at the first failure. All bytes
-//! come from a peer, so this code must not panic.
+//! TLS runs through the QUIC interface of rustls, which yields handshake bytes without records. This file cuts the
+//! bytes into frames, and seals the frames once there are keys. `docs/book/src/why/security.md`, *States*, describes
+//! the states of both roles. A peer is untrusted before the proof. An exchange therefore holds one flight at a time,
+//! passes it to rustls only when it is complete and consists of the expected messages, and ends at the first failure.
+//! All bytes come from a peer, so this code must not panic.
 
 use super::binding::Binding;
 use super::credentials::{Credentials, PROTOCOL};
@@ -87,8 +87,8 @@ enum State {
 /// State machine of one handshake.
 ///
 /// `handle` takes frames in the order of arrival. If it returns `true`, the caller runs `advance`, which does the
-/// cryptography, until `advance` returns `false`. Once `proven` returns the peer's names, the caller accepts them
-/// with `confirm`, or ends the exchange with `fail`. After every call, it sends the frames from `poll_frame`.
+/// cryptography, until `advance` returns `false`. Once `proven` returns the peer's names, the caller accepts them with
+/// `confirm`, or ends the exchange with `fail`. After every call, the caller sends the frames from `poll_frame`.
 /// `take_proof` returns the proof once, after `handle` or `confirm`. Time is passed in, and randomness comes from the
 /// provider. After an error, `poll_frame` returns only the FAILURE, and later frames are ignored.
 pub(crate) struct Exchange {
@@ -254,7 +254,7 @@ impl Exchange {
         self.end(cause.into())
     }
 
-    /// Returns the time of the next `handle_timer`; `None` after the end.
+    /// Returns the time of the next call of `handle_timer`; `None` after the end.
     pub(crate) fn next_timer(&self) -> Option<Time> {
         (!matches!(self.state, State::Proved | State::Ended)).then_some(self.deadline)
     }
@@ -344,7 +344,7 @@ impl Exchange {
     }
 
     /// Checks the protocol, and compares the peer's binding with this node's. Returns the peer's binding, and the
-    /// settings in it.
+    /// settings that it contains.
     fn compare(&self) -> Result<(&[u8], &[u8]), HandshakeFailure> {
         let tls = self.tls.as_ref().ok_or(Refused::Malformed)?;
         if tls.alpn_protocol() != Some(PROTOCOL) {

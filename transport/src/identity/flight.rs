@@ -1,8 +1,8 @@
-//! TLS flights: their reassembly from fragments, and the check of their messages.
+//! Reassembly of TLS flights from fragments, and the check of their messages.
 //!
 //! rustls reads a flight in one call, without checking that its messages belong to that level or that the last one is
-//! complete. So each flight is checked here first. The header of a message is a type (1 byte) and a length (3 bytes,
-//! big endian).
+//! complete. Each flight is therefore checked here first. The header of a message is a type (1 byte) and a length (3
+//! bytes, big endian).
 #![forbid(unsafe_code)]
 
 use crate::wire::frame::FrameError;

@@ -204,7 +204,6 @@ impl LaneSecret {
         Self { secret: self.secret.derive(&[b"trunkline next\0"]), aead: self.aead }
     }
 
-    /// Returns the AEAD of the lane.
     pub(crate) fn aead(&self) -> Aead {
         self.aead
     }

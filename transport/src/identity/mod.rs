@@ -1,8 +1,8 @@
 //! Proof of two nodes' names by certificates, in a handshake that precedes a session, and sealing of the session's
 //! frames.
 //!
-//! `docs/book/src/why/security.md`, *Identity*, specifies it. A node has an [`Identity`] and [`Trust`], both from
-//! PEM. [`Credentials`] contain the TLS configurations built from them, and are replaced when the files change. A
+//! `docs/book/src/why/security.md`, *Identity*, specifies the protocol. A node has an [`Identity`] and [`Trust`], both
+//! from PEM. [`Credentials`] contain the TLS configurations built from them, and are replaced when the files change. A
 //! [`Verifier`] verifies a peer's chain, and returns the [`Proven`] names or the cause of a refusal. Channels compare
 //! [`Expected`] names with the proven names.
 //!

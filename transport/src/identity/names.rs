@@ -1,8 +1,8 @@
 //! Names in certificates, and the names that channels expect of their peers.
 //!
-//! Channels compare names on pollers, where webpki must not run, and webpki does not list IP addresses. So the
-//! alternative names of a verified certificate are read from its DER once, and compared as values. This parser
-//! refuses the encodings that webpki refuses. After an error, a certificate has no names.
+//! Channels compare names on pollers, where webpki must not run, and webpki does not list IP addresses. The alternative
+//! names of a verified certificate are therefore read from its DER once, and compared as values. This parser refuses
+//! the encodings that webpki refuses. After an error, a certificate has no names.
 
 use rustls::pki_types::{CertificateDer, DnsName, UnixTime};
 use std::fmt;

@@ -6,8 +6,8 @@
 //!  then a tag (16)
 //! ```
 //!
-//! A frame is sealed when it is posted and not changed afterwards. A sealed frame that cannot be posted ends its
-//! trunk. So the device sends one ciphertext per nonce, even if it retransmits. The nonce is the count of the lane's
+//! A frame is sealed when it is posted and not changed afterwards. A sealed frame that cannot be posted ends its trunk.
+//! The device therefore sends one ciphertext per nonce, even if it retransmits. The nonce is the count of the lane's
 //! frames. RC delivers frames once and in order, so the counts of both sides agree, and a repeated, missing or
 //! reordered frame cannot be decrypted. `docs/book/src/why/security.md`, *Sealed frames*, specifies the rules.
 #![forbid(unsafe_code)]
@@ -120,7 +120,7 @@ pub(crate) struct PhaseLimit {
 struct Direction {
     secret: LaneSecret,
     keys: LaneKeys,
-    /// Key phase: true if PHASE is set.
+    /// Key phase; true if PHASE is set.
     phase: bool,
     /// Number of frames, in all phases.
     count: u64,
@@ -131,7 +131,7 @@ impl Direction {
         Self { keys: secret.keys(), secret, phase: false, count: 0 }
     }
 
-    /// Continues with this secret.
+    /// Replaces the secret and the keys.
     fn replace(&mut self, secret: LaneSecret, phase: bool) {
         (self.keys, self.phase) = (secret.keys(), phase);
         self.secret = secret;
@@ -152,7 +152,7 @@ pub(crate) struct LaneSeal {
     /// Creation time of the first keys, and number of phases that the peer has begun since then.
     created: Time,
     peer_phases: u64,
-    /// Number of large messages.
+    /// Number of large messages to the peer.
     contents: u64,
 }
 
@@ -352,7 +352,7 @@ mod tests {
                 );
                 (frame, sealed)
             });
-            // Poller 0 to poller 1 is the peer's poller 1 from poller 0.
+            // The lane from poller 0 to poller 1 is the peer's lane for poller 1 from poller 0.
             let (at, others) = (2, [0, 1, 3]);
             for at_byte in 0..first.1.len() {
                 let mut changed = first.1.clone();

@@ -21,7 +21,7 @@ const SRQ_DEPTHS: RangeInclusive<u32> = 16..=16_384;
 /// Range of the time after which the session of a silent peer ends. The minimum covers three ACK timeouts of a
 /// software device.
 const SESSION_LOSS_TIMES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(60);
-/// Range of the interval of probes of an idle peer.
+/// Range of the interval at which an idle peer is probed.
 const IDLE_KEEPALIVES: RangeInclusive<Duration> = Duration::from_millis(500)..=Duration::from_secs(20);
 /// Maximum number of addresses that a node listens on.
 const MAX_ADDRESSES: usize = 1024;
@@ -37,7 +37,7 @@ pub const MAX_BYTES: usize = match 1_usize.checked_shl(47) {
 const ANNOUNCED_BYTES: usize = 4096;
 /// Memory for messages of sessions that are not up, per poller.
 const PENDING_BYTES: usize = 16 << 20;
-/// Memory for the heads of sent messages that are kept for reuse, per poller.
+/// Memory for the heads of sent messages that each poller keeps for reuse.
 const HEADS_BYTES: usize = 1 << 20;
 
 impl NodeOptions {
@@ -123,15 +123,15 @@ impl NodeOptions {
         Ok(())
     }
 
-    /// Returns the maximum memory that the options let the node and its peers use, which is the transport's part of
-    /// the table in `docs/book/src/reference/budgets.md`.
+    /// Returns the maximum memory that the options let the node and its peers use. This is the transport's part of the
+    /// table in `docs/book/src/reference/budgets.md`.
     #[must_use]
     pub fn memory_at_most(&self) -> Footprint {
         memory_at_most(self)
     }
 
-    /// Warns if the memory limit of a control group of the process is below `ceiling`. The kernel kills the process
-    /// at that limit.
+    /// Warns if the memory limit of one of the process's control groups is below `ceiling`. The kernel kills the
+    /// process at that limit.
     pub fn warn_of_small_group(&self, ceiling: &Footprint) {
         if self.runtime.is_simulated() {
             return;

@@ -28,7 +28,7 @@ impl DeviceError {
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,
-    /// True if the node does not listen, so that the program did not choose the address.
+    /// True if the node does not listen. Its address was then not chosen by the program.
     is_of_client: bool,
 }
 
@@ -76,8 +76,7 @@ pub enum StartError {
         /// The allowed values.
         remedy: &'static str,
     },
-    /// An address can be reached by other hosts, and peers are not authenticated. The options must allow this
-    /// explicitly.
+    /// Other hosts can reach an address, although peers are not authenticated. The options must allow this explicitly.
     #[error(
         "refusing to listen on {0}, which other hosts can reach, because peers are not authenticated; give the node an \
          identity, without accept(Level::None), listen on a loopback address, or allow it: `allow_unauthenticated(true)` where the program builds its \
@@ -93,13 +92,13 @@ pub enum StartError {
     /// A setting of the software device cannot be parsed.
     #[error(transparent)]
     BadDeviceSetting(DeviceError),
-    /// The text of `NodeOptions::faults` cannot be parsed, for this reason.
+    /// The text passed to `NodeOptions::faults` cannot be parsed, for this reason.
     #[error("invalid setting faults: {0}")]
     BadFaults(String),
     /// The options require XRC connections, which the device does not support.
     #[error("the device {0} has no XRC; choose the connections auto or rc, which then are RC")]
     NoXrc(String),
-    /// The address cannot be listened on.
+    /// Listening on the address failed.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
         /// Address to listen on.
@@ -115,13 +114,14 @@ pub enum StartError {
         /// Owner of the port.
         cause: Box<TakenPort>,
     },
-    /// A node that does not listen cannot use its address. The device settings name the address, or the node chose it.
+    /// A node that does not listen cannot use its address, which comes from the device settings or was chosen by the
+    /// node.
     #[error("cannot make calls from {address}{}: {cause}", if *.is_named { ", which TRUNKLINE_ADDRESS or the program names for the \
          device" } else { "" })]
     ClientAddress {
         /// The address.
         address: IpAddr,
-        /// True if the settings of the device name it.
+        /// True if the address comes from the device settings.
         is_named: bool,
         /// The cause.
         cause: ClientAddressCause,

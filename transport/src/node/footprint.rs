@@ -1,5 +1,5 @@
-//! Compares the memory that settings require with the memory of the machine. Otherwise the kernel would kill the
-//! process much later.
+//! Compares the memory that settings require with the memory of the machine. Without this check, the kernel might kill
+//! the process much later.
 //!
 //! A [`Footprint`] is a sum of named parts, which `docs/book/src/reference/budgets.md` lists. A node has two
 //! footprints. The memory that it takes when it starts is compared with the free memory of the machine and its
@@ -10,7 +10,7 @@
 use std::fmt;
 use trunkline_verbs::{headroom, host_memory};
 
-/// Memory for a queued message in addition to its bytes, and for a call.
+/// Memory for a queued message in addition to its contents, and memory for a call.
 pub const MESSAGE_BYTES: usize = 256;
 /// Memory that a thread's stack uses. Its address space is [`headroom::STACK`].
 const USED_STACK: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl Footprint {
         self.threads = self.threads.saturating_add(other.threads);
     }
 
-    /// Returns the sum, or the maximum if it is larger.
+    /// Returns the sum of the parts, or `u64::MAX` if it overflows.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))

@@ -32,7 +32,7 @@ impl InProcessNetwork {
         Self::default()
     }
 
-    /// Returns a new address, unique among the network's first four million.
+    /// Returns a new address, unique among the network's first four million addresses.
     pub(crate) fn address(&self) -> IpAddr {
         let given = self.0.given.fetch_add(1, Ordering::Relaxed) % (1 << 22);
         Ipv4Addr::from(FIRST + given).into()

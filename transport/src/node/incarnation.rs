@@ -2,7 +2,7 @@
 //!
 //! A node outlives its device. The objects end with the device, and the next incarnation creates new ones. Parts that
 //! live as long as the node (drivers, pools, budgets) are in [`crate::node::shared::NodeShared`]. The node opens the
-//! first incarnation. After that pollers and the CM machine own the parts. These owners must drop the parts when the
+//! first incarnation. After that, pollers and the CM machine own its parts. They must drop the parts when the
 //! incarnation ends, because the kernel removes a device only after all objects on it are destroyed.
 #![forbid(unsafe_code)]
 
@@ -32,15 +32,15 @@ const HANDSHAKE_SLOTS: u32 = if cfg!(feature = "identity") { 1024 } else { 0 };
 /// Maximum number of connection requests that wait to be handled.
 const BACKLOG: u32 = 256;
 
-/// Parts of the device for the CM machine and the handle of the node.
+/// Parts of the device that the CM machine and the handle of the node use.
 #[derive(Debug)]
 pub(crate) struct DeviceShared {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) intake: Intake,
-    /// CQs by poller, for the INIs created for them.
+    /// CQ of each poller, for the poller's INIs.
     pub(crate) cqs: Vec<Arc<dyn CompletionQueue>>,
-    /// SRQ numbers by poller, meaningful only over XRC.
+    /// SRQ number of each poller, meaningful only over XRC.
     pub(crate) srqs: Vec<SrqNumber>,
     /// Family of the device.
     pub(crate) provider: &'static str,
@@ -74,7 +74,7 @@ pub(crate) struct PollerDevice {
     /// Slots for handshake frames; `None` for pollers other than 0, and without handshakes.
     #[cfg(feature = "identity")]
     pub(crate) handshakes: Option<SendSlots>,
-    /// Number of posted receives, and the maximum depth of the SRQ.
+    /// Number of receives to keep posted, and the maximum depth of the SRQ.
     pub(crate) depth: u32,
     pub(crate) depth_limit: u32,
 }
@@ -183,8 +183,8 @@ pub(crate) struct Listening {
     pub(crate) listeners: Vec<Arc<dyn CmId>>,
 }
 
-/// Returns the error for an address that cannot be listened on. It names the program that holds the RoCE port there
-/// if that is the reason.
+/// Returns the error for an address on which listening failed. If another program holds the RoCE port there, the error
+/// names the program.
 fn not_listening(
     device: &dyn Device,
     options: &NodeOptions,
@@ -216,14 +216,14 @@ fn not_listening(
     }
 }
 
-/// Returns the device's addresses that an unspecified address includes.
+/// Returns the device's addresses that an unspecified address covers.
 fn own_addresses(device: &dyn Device, unspecified: IpAddr) -> Vec<IpAddr> {
     let of_family = |address: &IpAddr| address.is_ipv4() == unspecified.is_ipv4();
     device.gid_table().into_iter().map(|entry| entry.gid.ip()).filter(of_family).collect()
 }
 
-/// Returns an address at which this listener can be reached. If it listens on all addresses of the device, this is
-/// one of them.
+/// Returns an address at which this listener can be reached. For a listener on all addresses of the device, this is one
+/// of them.
 pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Option<SocketAddr> {
     let at = listening.listeners.first()?.local_address();
     if !at.ip().is_unspecified() {
@@ -246,7 +246,7 @@ pub(crate) fn reachable_at(shared: &DeviceShared, listening: &Listening) -> Opti
 /// Creates endpoints that listen at the addresses.
 ///
 /// # Errors
-/// The address that cannot be listened on, and the reason.
+/// Returns the address on which listening failed, and the reason.
 pub(crate) fn listen(
     shared: &DeviceShared,
     options: &NodeOptions,
@@ -324,7 +324,7 @@ fn poller_device(
     })
 }
 
-/// Returns the number of receive slots of a poller whose SRQ is this deep.
+/// Returns the number of receive slots of a poller with an SRQ of this depth.
 pub(crate) fn receive_slots(depth: u32) -> u32 {
     2 * depth + 2 * u32::try_from(BATCH).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! A node, which is the handle of the pollers, the CM machine and their shared state.
+//! A node, which is the handle for the pollers, the CM machine and the state that they share.
 //!
-//! All steps of a start that can fail run on the caller's thread, so that errors are returned. Receives are posted
-//! before a peer can connect.
+//! Starting a node waits for all steps that can fail, so that their errors are returned. Receives are posted before a
+//! peer can connect.
 #![forbid(unsafe_code)]
 
 mod affinity;
@@ -48,11 +48,11 @@ use trunkline_verbs::fork::Process;
 use trunkline_verbs::internal_thread::ThreadNumber;
 use trunkline_verbs::{Access, Time, headroom};
 
-/// Unlimited, for the application's own buffers.
+/// No limit on the memory of the application's own buffers.
 const UNLIMITED: Limit = Limit { per_peer: usize::MAX, in_all: usize::MAX };
 /// Time for which dropping a node waits for work in progress.
 const DROP_GRACE: Duration = Duration::from_millis(200);
-/// Time after the grace period at which a running thread is abandoned. Closing the sessions, the device and the
+/// Time after the grace period at which threads that still run are abandoned. Closing the sessions, the device and the
 /// pollers takes up to 1.5 s if peers do not answer or a poller cannot forward its frames.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
@@ -61,9 +61,9 @@ pub struct Node {
     /// Process that runs the threads.
     process: Process,
     shared: Arc<NodeShared>,
-    /// Threads that have not been joined, with the pollers' indices. The joining thread holds the lock.
+    /// Threads that have not been joined, with the indices of their pollers. The joining thread holds the lock.
     machines: Mutex<Vec<(Option<PollerIndex>, Running)>>,
-    /// Earliest time of all shutdowns at which running threads are abandoned, in ns.
+    /// Time at which running threads are abandoned, in ns. Of several shutdowns, the earliest time applies.
     abandon_at: AtomicU64,
     /// Threads that drive the machines.
     threads: Vec<ThreadNumber>,
@@ -73,11 +73,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts a node. `factory` runs once on each poller's thread and creates its driver, which need not
-    /// be `Send`. The driver owns the poller's transport and takes its turns.
+    /// Starts a node. `factory` runs once on each poller's thread and creates its driver, which need not be `Send`. The
+    /// driver owns the poller's transport and runs its turns.
     ///
     /// # Errors
-    /// The cause and its remedy; [`StartError::Driver`] with the factory's own error.
+    /// Returns the cause and its remedy; [`StartError::Driver`] with the error of the factory.
     pub fn start<D, F>(options: NodeOptions, factory: F) -> Result<Self, StartError>
     where
         D: Machine + 'static,
@@ -146,7 +146,7 @@ impl Node {
                     affinity::pin(cpu);
                 }
                 let driver = factory(Transport::new(part, node)?).map_err(|cause| {
-                    // A simulation fails with this text, since it creates machines later.
+                    // A simulation creates machines later, and fails with this text.
                     let text = format!("the driver of a poller cannot be made: {cause}");
                     *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause);
                     io::Error::other(text)
@@ -280,8 +280,8 @@ impl Node {
     }
 
     /// Shuts the node down. Drivers are notified, work in progress gets up to `grace` to finish, and peers are
-    /// notified. Returns when the shutdown is complete. Returns at once in a simulation, or if called from a thread
-    /// of this node, like [`Node::begin_shutdown`].
+    /// notified. Returns when the shutdown is complete. In a simulation, or on a thread of this node, returns
+    /// immediately, like [`Node::begin_shutdown`].
     ///
     /// Returns the pollers whose driver did not return within 3 s after the grace period. Their threads and
     /// resources remain until the driver returns.
@@ -292,7 +292,7 @@ impl Node {
             return Vec::new();
         }
         self.begin_shutdown(grace);
-        // The start failed halfway, so the threads cannot be ended by a CM machine.
+        // The start failed halfway, so there is no CM machine to end the threads.
         if !self.is_whole {
             for poller in &self.shared.pollers {
                 poller.command(Command::End);
@@ -322,9 +322,9 @@ impl Node {
         abandoned
     }
 
-    /// Begins a shutdown as [`Node::shutdown`] does, without waiting for it. The sessions are closed 50 ms
-    /// after the grace period, even if a busy poller has not reported that it is ready. After several
-    /// calls, the grace period that ends first counts.
+    /// Begins a shutdown like [`Node::shutdown`], without waiting for it. The sessions are closed 50 ms after the grace
+    /// period, even if a busy poller has not reported that it is ready. After several calls, the grace period that ends
+    /// first applies.
     pub fn begin_shutdown(&self, grace: Duration) {
         if self.process.is_forked() {
             return;
@@ -418,7 +418,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Refuses to start or continue if the next small allocation might end the process.
+/// Returns an error if the next small allocation might end the process.
 fn has_headroom() -> Result<(), StartError> {
     headroom::check(0).map_err(|cause| StartError::NoRoom { doing: "start a node", cause })
 }

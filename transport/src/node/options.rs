@@ -34,18 +34,18 @@ pub enum ProviderChoice {
 
 /// An observer of a node. The CM machine calls it, so it must not block.
 pub trait Watch: Send + Sync + fmt::Debug {
-    /// Observes the node. Returns the time of the next call.
+    /// Observes the node. Returns the time at which it must be called again.
     fn look(&self, now: Time) -> Time;
 
     /// Returns the methods that the node serves and calls, for `trunkctl top`.
     fn methods(&self) -> Vec<MethodStatus>;
 
-    /// Returns the last events of the node, by time, for `trunkctl record`.
+    /// Returns the last events of the node, sorted by time, for `trunkctl record`.
     fn record(&self) -> Vec<RecordedEvent>;
 }
 
-/// The NIC to use among several. The default is the first device that has the node's addresses, and its first RoCE
-/// v2 GID that is not link-local.
+/// Choice of the NIC. The default is the first device that has the node's addresses, with its first RoCE v2 GID that is
+/// not link-local.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NicOptions {
     /// Name of the NIC, as `ibv_devices` lists it.
@@ -90,11 +90,11 @@ pub struct NodeOptions {
     pub(crate) provider: Option<ProviderChoice>,
     pub(crate) nic: NicOptions,
     pub(crate) connections: Option<Connections>,
-    /// `None` for the defaults, or the settings from the environment.
+    /// Options of the software device; `None` for the options from the environment or the defaults.
     pub(crate) device: Option<SoftOptions>,
     /// Faults that replace the ones in `device`.
     pub(crate) faults: Option<FaultPlan>,
-    /// Path that overrides the path in `device`.
+    /// Path that replaces the path in `device`.
     pub(crate) path: Option<PathChoice>,
     pub(crate) runtime: Runtime,
     pub(crate) watch: Option<Arc<dyn Watch>>,
@@ -102,14 +102,14 @@ pub struct NodeOptions {
     pub(crate) events: Option<Arc<NodeEvents>>,
     pub(crate) max_message_bytes: usize,
     pub(crate) rendezvous_bytes: usize,
-    /// `None` for half of `rendezvous_bytes`, or the largest message if that is more.
+    /// `None` for the default, which is half of `rendezvous_bytes`, or the largest message if that is more.
     pub(crate) rendezvous_bytes_per_peer: Option<usize>,
     pub(crate) budgets: NodeLimits,
-    /// Names of settings that the program chose, which a memory limit therefore keeps.
+    /// Names of the settings that the program set. A memory limit does not change them.
     pub(crate) kept: Vec<&'static str>,
     pub(crate) stall_limit: Duration,
     pub(crate) srq_depth: u32,
-    /// `None` for 8192, or `srq_depth` if that is more.
+    /// `None` for the default, which is 8192, or `srq_depth` if that is more.
     pub(crate) srq_depth_limit: Option<u32>,
     pub(crate) pinning: Pinning,
     pub(crate) session_loss_time: Duration,
@@ -225,14 +225,15 @@ impl NodeOptions {
         Levels::None
     }
 
-    /// Returns true if other hosts may reach the node: all of its sessions are encrypted, or the program allows others.
+    /// Returns true if other hosts may reach the node, because its sessions are all encrypted or the program allows
+    /// this.
     pub(crate) fn may_leave_host(&self) -> bool {
         self.allow_unauthenticated || self.levels() == Levels::Encrypted
     }
 
-    /// Adds an address to listen on; port 0 takes a free port. A node without any listening address is a
-    /// client. It listens for the dial-back on a free port, at its NIC's address or, on the software device,
-    /// at a separate loopback address.
+    /// Adds an address to listen on; port 0 selects a free port. A node without a listening address is a client. It
+    /// listens for the dial-back on a free port, at its NIC's address or, on the software device, at a separate
+    /// loopback address.
     #[must_use]
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen.push(canonical(address));
@@ -260,8 +261,8 @@ impl NodeOptions {
         self
     }
 
-    /// Chooses XRC or RC connections; by default XRC if the device supports it. Nodes that communicate need the same
-    /// kind.
+    /// Chooses XRC or RC connections; by default XRC if the device supports it. Nodes that communicate must use the
+    /// same kind.
     #[must_use]
     pub fn connections(mut self, connections: Connections) -> Self {
         self.connections = Some(connections);
@@ -328,8 +329,8 @@ impl NodeOptions {
         self
     }
 
-    /// Runs the node on the software device, in a network within this process, where it gets a separate address. Only
-    /// the ports of [`NodeOptions::listen`] are used. Without any, the node gets a free port.
+    /// Runs the node on the software device, at a separate address in a network within this process. Of the addresses
+    /// passed to [`NodeOptions::listen`], only the ports are used. Without such an address, the node gets a free port.
     #[must_use]
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         let address = network.address();
@@ -339,12 +340,12 @@ impl NodeOptions {
         self
     }
 
-    /// Returns the UDP port of the node's software device, by default the port from the environment. The names of
-    /// peers with the same port omit it; see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
+    /// Returns the UDP port of the node's software device, by default the port from the environment. The name of a peer
+    /// omits the port if it is the same; see [`PeerKey::seen_from`](crate::PeerKey::seen_from).
     #[must_use]
     pub fn udp_port(&self) -> u16 {
         let port = SoftOptions::receiving_port;
-        // An error of the environment is returned at the start.
+        // An invalid environment is reported when the node starts.
         self.device.as_ref().map_or_else(|| SoftOptions::from_env().as_ref().map_or(ROCE_PORT, port), port)
     }
 
@@ -382,8 +383,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the hosts of the node's peers, for budgets of a driver. The node fills them, so nodes must not
-    /// share them.
+    /// Sets the table of the hosts of the node's peers, which a driver uses for its budgets. The node fills the table,
+    /// so nodes must not share it.
     #[must_use]
     pub fn peer_hosts(mut self, hosts: &Arc<PeerHosts>) -> Self {
         self.peer_hosts = Some(Arc::clone(hosts));
@@ -425,16 +426,16 @@ impl NodeOptions {
         device
     }
 
-    /// Sets the maximum size of a message, including head and body: 64 MiB + 64 KiB by default.
+    /// Sets the maximum size of a message, head and body together. The default is 64 MiB + 64 KiB.
     #[must_use]
     pub fn max_message_bytes(mut self, bytes: usize) -> Self {
         self.max_message_bytes = bytes;
         self
     }
 
-    /// Limits the memory for large messages that are being received from all peers, or are still held: 256 MiB by
-    /// default, and at least the largest message plus 64 KiB. It is allocated on demand. A separate limit of the same
-    /// size applies to copies that peers READ.
+    /// Limits the memory for large messages that are being received or are still held, over all peers. The default is
+    /// 256 MiB, and the minimum is the largest message plus 64 KiB. The memory is allocated on demand. A separate limit
+    /// of the same size applies to copies that peers READ.
     #[must_use]
     pub fn rendezvous_bytes(mut self, bytes: usize) -> Self {
         self.rendezvous_bytes = bytes;
@@ -442,8 +443,8 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the part of `rendezvous_bytes` that one peer may use, in each direction: half of it by default, and
-    /// always at least the largest message plus 64 KiB. A message that exceeds the limit waits for memory, and fails
+    /// Limits the part of `rendezvous_bytes` that one peer may use in each direction. The default is half of it, and
+    /// the minimum is the largest message plus 64 KiB. A message that exceeds the limit waits for memory, and fails
     /// after 30 s.
     #[must_use]
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
@@ -451,7 +452,7 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the number of messages that wait to be sent: 65,536 to one peer and 262,144 to all by default. Further
+    /// Limits the number of messages that wait to be sent. The default is 65,536 per peer and 262,144 in total. Further
     /// messages are refused, and so are requests from a peer that leaves little room for replies.
     #[must_use]
     pub fn queued_messages(mut self, limit: Limit) -> Self {
@@ -460,8 +461,9 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the bytes of messages that wait to be sent, and of large messages that the peer has not READ: 128 MiB
-    /// to one peer and 512 MiB to all by default. The largest message must fit. Further messages are refused.
+    /// Limits the total size of the messages that wait to be sent and of the large messages that the peer has not READ.
+    /// The default is 128 MiB per peer and 512 MiB in total. The largest message must fit. Further messages are
+    /// refused.
     #[must_use]
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.budgets.queued_bytes = limit;
@@ -469,8 +471,8 @@ impl NodeOptions {
         self
     }
 
-    /// Limits the number of large messages that are announced but not yet READ, in each direction: 4,096 per peer and
-    /// 16,384 in total by default. Further messages wait at the sender, and are refused if the peer announces them
+    /// Limits the number of large messages that are announced but not yet READ, in each direction. The default is 4,096
+    /// per peer and 16,384 in total. Further messages wait at the sender, and are refused if the peer announces them
     /// anyway.
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
@@ -522,8 +524,8 @@ impl NodeOptions {
         self.budgets.queued_bytes
     }
 
-    /// Sets the time after which the session of a peer ends if the peer accepts none of the messages queued for it:
-    /// 60 s by default, at least 1 s.
+    /// Sets the time after which a peer's session ends if the peer accepts none of the messages queued for it. The
+    /// default is 60 s, and the minimum is 1 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
@@ -543,7 +545,7 @@ impl NodeOptions {
         Limit { per_peer, in_all: self.rendezvous_bytes }
     }
 
-    /// Sets the initial number of receives that each poller keeps posted: 512 by default, 16 to 16,384. It
+    /// Sets the initial number of receives that each poller keeps posted: 512 by default, 16 to 16,384. The number
     /// grows with the number of remote pollers, up to [`NodeOptions::srq_depth_limit`].
     #[must_use]
     pub fn srq_depth(mut self, depth: u32) -> Self {
@@ -551,9 +553,9 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the maximum number of receives that each poller keeps posted: 8,192 by default, or `srq_depth` if
-    /// that is more, up to 16,384. Each remote poller holds one, so this bounds the number of peers that can
-    /// have sessions with the node. Over RC with several pollers the depth does not grow: set `srq_depth` to
+    /// Sets the maximum number of receives that each poller keeps posted, at most 16,384. The default is 8,192, or
+    /// `srq_depth` if that is more. Each remote poller holds one receive, so this limits the number of peers that can
+    /// have sessions with the node. Over RC with several pollers the depth does not grow, so `srq_depth` must be set to
     /// this value.
     #[must_use]
     pub fn srq_depth_limit(mut self, depth: u32) -> Self {
@@ -573,18 +575,19 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the longest time that a poller polls after an event before it sleeps: 400 µs by default, at most 1 s. It
-    /// polls only if the recent gaps between events were shorter and the core is otherwise idle. With zero, it always
-    /// sleeps, and each event costs a wake-up by the kernel.
+    /// Sets the longest time that a poller polls after an event before it sleeps. The default is 400 µs, and the
+    /// maximum is 1 s. The poller polls only if recent gaps between events were shorter and the core is otherwise idle.
+    /// With zero, it always sleeps, and each event costs a wake-up by the kernel.
     #[must_use]
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.poll_for = longest;
         self
     }
 
-    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to 60 s. A
-    /// silent peer is probed after half of this time while work waits for it, and at least as often as an idle one.
-    /// While only a stream item is awaited, the probe follows after 2 s of silence.
+    /// Sets the time without an acknowledgement after which a peer's session ends: 1 s by default, 0.5 s to 60 s. While
+    /// work waits for a silent peer, the peer is probed after half of this time, or after
+    /// [`NodeOptions::idle_keepalive`] if that is shorter. While only a stream item is awaited, the peer is probed
+    /// after 2 s.
     #[must_use]
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.session_loss_time = time;

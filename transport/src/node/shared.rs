@@ -25,12 +25,12 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::{Counter, Time};
 
-/// Numbers of existing objects, by kind.
+/// Numbers of existing objects of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
     pub(crate) ini: AtomicU32,
     pub(crate) tgt: AtomicU32,
-    /// The pollers and the CM machine: each holds a clone until it is dropped.
+    /// Token that the pollers and the CM machine clone and hold until they are dropped.
     machines: Alive,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Gauges {
 pub(crate) struct Alive(Arc<()>);
 
 impl Gauges {
-    /// Counts a machine that is about to be started.
+    /// Returns the token for a machine that is about to be started.
     pub(crate) fn machine(&self) -> Alive {
         self.machines.clone()
     }
@@ -72,7 +72,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 pub(crate) struct CurrentDevice(RwLock<Known>);
 
-/// Facts reported about the device, also while it is away.
+/// Facts about the device that reports contain, also while it is away.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) provider: &'static str,
@@ -158,7 +158,7 @@ fn add(to: &mut Vec<Counter>, more: &[Counter]) {
     }
 }
 
-/// Identity of a node in its report.
+/// Identity of the node, with the counters for its report.
 #[cfg(feature = "identity")]
 #[derive(Debug)]
 pub(crate) struct OwnIdentity {
@@ -175,13 +175,13 @@ pub(crate) struct OwnIdentity {
     pub(crate) sessions_unproven: AtomicU64,
 }
 
-/// Credentials in force.
+/// Current credentials, with the state of the expiry warnings.
 #[cfg(feature = "identity")]
 #[derive(Debug)]
 struct OwnCredentials {
     credentials: Arc<Credentials>,
-    /// Tenths of the certificate's life that were left at the last warning; before the first warning,
-    /// `WARNED_TENTHS` plus 1.
+    /// Tenths of the certificate's lifetime that were left at the last warning; `WARNED_TENTHS` plus 1 before the first
+    /// warning.
     warned: u64,
 }
 
@@ -195,7 +195,7 @@ impl OwnCredentials {
         Self { credentials, warned: WARNED_TENTHS + 1 }
     }
 
-    /// Returns the remaining part of the certificate's lifetime in percent, rounded down, if the log has to warn again.
+    /// Returns the remaining part of the certificate's lifetime in percent, rounded down, if another warning is needed.
     fn warning(&mut self, left: Duration) -> Option<u64> {
         let [start, end] =
             [self.credentials.not_before, self.credentials.not_after].map(|time| time.as_secs());
@@ -296,7 +296,8 @@ pub(crate) struct NodeShared {
     pub(crate) epochs: Epochs,
     /// Number of requests without proof of the address, which were refused with a cookie.
     pub(crate) unproven: AtomicU64,
-    /// Number of cookies that were not returned, at most one per host in 5 s, and of dial-backs without an answer.
+    /// Number of cookies that were not returned, counted at most once per host in 5 s, and number of unanswered
+    /// dial-backs.
     pub(crate) cookies_unanswered: AtomicU64,
     pub(crate) dial_backs_unanswered: AtomicU64,
     /// `None` if the node has no identity.
@@ -305,7 +306,6 @@ pub(crate) struct NodeShared {
     /// Number of ignored frames of unknown kinds.
     pub(crate) unknown_frames: AtomicU64,
     pub(crate) limits: Limits,
-    /// Current device.
     pub(crate) device: CurrentDevice,
     pub(crate) pollers: Vec<PollerHandle>,
     pub(crate) cm: CmHandle,
@@ -315,7 +315,7 @@ pub(crate) struct NodeShared {
     pub(crate) sinks: Arc<BlockPool>,
     /// Memory of the application's registered buffers.
     pub(crate) buffers: Arc<BlockPool>,
-    /// Budgets for other resources that peers may make the node hold.
+    /// Budgets for the other resources that peers can occupy.
     pub(crate) budgets: NodeBudgets,
     pub(crate) hosts: Arc<PeerHosts>,
     pub(crate) registry: Arc<Registry>,

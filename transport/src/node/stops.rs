@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Delay of a wake-up that always counts as a stop. A shorter one counts if it takes `session_loss_time`.
+/// Delay of a wake-up that always counts as a stop. A shorter delay counts if it is at least `session_loss_time`.
 const LEAST: Duration = Duration::from_secs(2);
 /// Time after a stop in which the ends of sessions are ascribed to it. A device detects a silent peer within 1.3 s.
 const LASTS: Duration = Duration::from_secs(3);
@@ -43,8 +43,8 @@ impl Stops {
         }
     }
 
-    /// Returns the cause of the end of a session that began at `began`. It is the latest stop of the process if that
-    /// came after `began`, ended less than [`LASTS`] ago and explains `cause`, and otherwise `cause`.
+    /// Returns the cause of the end of a session that began at `began`. This is the latest stop of the process if the
+    /// stop came after `began`, ended less than [`LASTS`] ago and explains `cause`. Otherwise it is `cause`.
     pub(crate) fn explain(&self, cause: PeerDown, began: Time, now: Time) -> PeerDown {
         let may_be_ours = matches!(
             cause,

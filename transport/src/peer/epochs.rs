@@ -1,7 +1,7 @@
 //! The epochs of a node, which are numbers by which peers distinguish its incarnations.
 //!
 //! Each peer gets a different number, which is always the same for that peer. A node that echoes an epoch is the peer
-//! that was given it, or has read the packets to that peer. The epoch for one peer does not reveal the epoch for
+//! to which it was given, or has read the packets to that peer. The epoch for one peer does not reveal the epoch for
 //! another. `NodeShared` owns the epochs.
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::PeerKey;
 use crate::peer::secret::{Secret, octets};
 use trunkline_machine::Runtime;
 
-/// Source of the epochs. See the module.
+/// Source of a node's epochs.
 #[derive(Debug)]
 pub(crate) struct Epochs(Option<Secret>);
 

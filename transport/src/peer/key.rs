@@ -8,9 +8,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// The key of a peer node: the address that it listens on, and the UDP port of its software device if that differs
-/// from this node's own. The key and the budget units charged to the peer persist across reconnects, even if the peer
-/// was forgotten in the meantime.
+/// The key of a peer node, which is the address that it listens on, with the UDP port of its software device if that
+/// differs from this node's own. The key and the budget units charged to the peer persist across reconnects, even if
+/// the peer was forgotten in the meantime.
 ///
 /// Its text is `IP:PORT` or `IP:PORT/UDP_PORT`, such as `10.0.0.1:7000/4792` and `[fd00::1]:7000/4792`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

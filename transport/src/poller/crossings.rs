@@ -61,8 +61,8 @@ impl Outlet {
         Self { ring, handed, waiting: VecDeque::new(), allowance: allowance(share) }
     }
 
-    /// Forwards a frame, now or when the ring has room again. Returns false if the session has more frames here than
-    /// its credit allows. The waiting frames of the session are then dropped.
+    /// Forwards a frame, now or when the ring has room again. Returns false if the session has more frames in this
+    /// outlet than its credit allows. The waiting frames of the session are then dropped.
     fn push(&mut self, crossing: Crossing) -> bool {
         if self.count() >= self.allowance {
             // Items taken from the ring since the last count no longer use the allowance.
@@ -192,7 +192,8 @@ impl Crossings {
         }
     }
 
-    /// Forwards an item to another poller. Returns false if its session has more items there than its credit allows.
+    /// Forwards an item to another poller. Returns false if its session has more items for that poller than its credit
+    /// allows.
     pub(crate) fn push(&mut self, poller: usize, crossing: Crossing) -> bool {
         let Some(Some(outlet)) = self.to.get_mut(poller) else { return false };
         let is_allowed = outlet.push(crossing);
@@ -251,8 +252,8 @@ fn capacity(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 4 + BATCH
 }
 
-/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a home's
-/// SRQ. A pair holds at least one credit, and a peer without an answer sends only a few frames without credit per
+/// Returns the number of frames that one session may have in a ring. A poller grants at most its share of a home's SRQ.
+/// A pair holds at least one credit. A peer that has not received an answer sends only a few frames without credit per
 /// pair.
 fn allowance(share: u32) -> usize {
     usize::try_from(share).unwrap_or(0) * 2 + BATCH
@@ -351,7 +352,7 @@ impl Transport {
         }
     }
 
-    /// Counts another poller that has forwarded all frames of a session.
+    /// Counts another poller that has forwarded all frames of the session.
     fn end_received(&mut self, peer: PeerKey, number: u32) {
         if self.closings.end_received((peer, number), self.crossings.others()) {
             self.finish_closing(peer, number);

@@ -6,9 +6,9 @@
 //!
 //! Each remote poller that may send into the SRQ holds a credit while idle, so the depth of the SRQ grows with the
 //! number of remote pollers. The depth is doubled, within the limits of the node and its device, before idle credits
-//! take half of it, and when busy peers leave no room for another pair. It never decreases. Receives are posted
-//! before credit for them is granted. The settings frames that open a session use no credit. When many sessions come
-//! up at once, the SRQ may be empty, and the sending devices then retry after the RNR timer, without a limit. Over RC
+//! take half of it, and when busy peers leave no room for another pair. It never decreases. Receives are posted before
+//! credit for them is granted. The settings frames that open a session use no credit. If many sessions come up at the
+//! same time, the SRQ may be empty, and the sending devices then retry after the RNR timer, without a limit. Over RC
 //! with several pollers, each SRQ is divided into fixed parts, so the depth does not change.
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,6 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(super) struct Queues {
     sleeper: Sleeper,
-    /// Wakes the poller.
     waker: Waker,
     /// False for some pollers in a simulation, which sleep on their completion channel instead.
     sleeps_on_device: bool,
@@ -133,7 +132,7 @@ impl Queues {
         u32::try_from(posted).unwrap_or(count)
     }
 
-    /// Returns true if the poller sleeps on the device's own descriptors, see [`Queues::prepare`].
+    /// Returns true if the poller sleeps on the device's own descriptors; see [`Queues::prepare`].
     pub(super) fn has_wait(&self) -> bool {
         self.wait.is_some()
     }
@@ -184,7 +183,7 @@ impl Queues {
             || self.wait.as_ref().is_some_and(|wait| wait.has_arrivals())
     }
 
-    /// Returns true if a simulated device has work, for which it does not wake the poller.
+    /// Returns true if a simulated device has work. Such a device does not wake the poller.
     pub(super) fn is_due(&self) -> bool {
         self.wait.as_ref().is_some_and(|wait| wait.is_due())
     }
@@ -210,7 +209,7 @@ pub(super) struct Parted {
     pub(super) handshakes: Handshakes,
 }
 
-/// Divides a device whose receives are posted into parts.
+/// Divides a device, whose receives are already posted, into parts.
 pub(super) fn part(device: PollerDevice) -> Parted {
     let PollerDevice { channel, cq, srq, sends, receives, crossings, depth, depth_limit, .. } = device;
     let homes = crossings.homes();
@@ -234,7 +233,6 @@ pub(super) fn part(device: PollerDevice) -> Parted {
 }
 
 impl Transport {
-    /// Takes a new device.
     pub(super) fn take_device(&mut self, device: PollerDevice) {
         let Parted {
             queues,
@@ -270,7 +268,7 @@ impl Transport {
         self.res.shared.cm.command(CmCommand::Emptied { poller: self.res.index });
     }
 
-    /// Releases a device that is no longer needed, first the queues, then the memory that they refer to.
+    /// Releases a device that is no longer needed. The queues are released first, then the memory that they refer to.
     pub(super) fn release_device(&mut self) {
         self.take_all();
         for session in self.peers.take_all_pending() {

@@ -1,4 +1,5 @@
-//! Tests of pollers without a CM machine. A test connects their QPs, sends commands to them and takes their reports.
+//! Tests of pollers without a CM machine. A test connects the pollers' QPs, sends commands to the pollers and takes
+//! theirs.
 
 use super::*;
 use crate::command::{CmHandle, Command, PollerHandle};
@@ -61,7 +62,7 @@ impl Pollers {
         (Self::new(&network, connections, true), Self::new(&network, connections, true))
     }
 
-    /// Takes a turn of each poller. Returns what they report.
+    /// Runs a turn of each poller. Returns their commands to the CM machine.
     fn turn(&mut self) -> Vec<CmCommand> {
         for transport in &mut self.transports {
             match transport.begin_turn() {
@@ -170,7 +171,7 @@ impl Pollers {
     }
 }
 
-/// Takes turns of both sides until a report of `near` is accepted.
+/// Runs turns of both sides until a command of `near` to the CM machine is accepted.
 fn until<T>(
     what: &str,
     near: &mut Pollers,

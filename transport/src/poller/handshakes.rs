@@ -1,8 +1,8 @@
 //! Handshake frames of sessions that are not up, exchanged between the pollers 0 of two nodes.
 //!
-//! These frames use no credit, so a peer without posted receives occupies a slot until its session ends. Therefore
-//! handshakes have separate slots, and a session posts its next frame only after the previous one is acknowledged. Up
-//! to eight further frames wait, which suffices for the longest sequence, a ServerHello and the flight after it.
+//! These frames use no credit, so a peer without posted receives occupies a slot until its session ends. Handshakes
+//! therefore have separate slots, and a session posts its next frame only after the previous one is acknowledged. Up to
+//! eight further frames wait, which suffices for the longest sequence, a ServerHello and the flight after it.
 //!
 //! The CM machine begins a handshake when the INI of poller 0 is connected. It creates the outgoing frames and
 //! handles the received ones. A session comes up only after all of its frames are acknowledged. A `SessionClosed`

@@ -15,7 +15,7 @@
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Empty polls before a poller yields.
+/// Number of empty polls before a poller yields.
 const POLLS_BEFORE_YIELD: u32 = 20;
 /// Minimum time before a poller yields. Answers through shared memory may arrive earlier. The time doubles after each
 /// yield, because a yield is a system call, and usually no thread is ready soon after the previous one.
@@ -32,7 +32,7 @@ const CPU_INTERVAL: Duration = Duration::from_millis(5);
 const ALONE_AFTER: Duration = Duration::from_millis(10);
 /// Time of polling, with yields, after which the retry interval is reset.
 const SURELY_ALONE_AFTER: Duration = Duration::from_millis(20);
-/// Longest time of polling after an event when polling is tried again, since another thread may wait for the core.
+/// Longest time of polling after an event while polling is being retried, since another thread may wait for the core.
 const CAUTIOUS_POLL: Duration = Duration::from_micros(50);
 /// Time until a poller on a shared core polls again, doubled after each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(20);

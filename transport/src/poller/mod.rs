@@ -90,7 +90,7 @@ pub struct Transport {
     asleep_until: Option<Time>,
     /// True if this round has done any work.
     worked: bool,
-    /// Number of events returned to the driver since sent messages were posted.
+    /// Number of events returned to the driver since sent messages were last posted.
     delivered: usize,
     last_sent: LastSent,
     _alive: Alive,

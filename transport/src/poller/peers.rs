@@ -19,12 +19,12 @@ struct Peer {
     named: bool,
     /// Messages that wait for the next session.
     waiting: MessageQueue,
-    /// Number of messages so far that were not addressed to a specific poller of the peer.
+    /// Number of messages sent so far without a specific poller of the peer as their destination.
     turns: u32,
     /// Request for a session that the CM machine has not answered yet.
     asked: Option<Connect>,
-    /// Cause of the last failed attempt to connect, and the earliest time of the next attempt; `None` if the last
-    /// event was another one.
+    /// Cause of the last failed attempt to connect, and the earliest time of the next attempt. `None` if something else
+    /// happened after the attempt.
     away: Option<(PeerDown, Time)>,
     /// Place of the peer's trunk in the poller's table.
     trunk: Option<usize>,
@@ -53,7 +53,6 @@ pub(super) enum Next {
     Ask,
 }
 
-/// A poller's peers.
 #[derive(Debug)]
 pub(super) struct Peers(PeerTable<Peer>);
 

@@ -64,7 +64,7 @@ enum Opened {
     Bundle(Part, Bytes, Bundle),
 }
 
-/// Polls of the CQ in a round.
+/// Maximum number of polls of the CQ in a round.
 const POLLS: u8 = 4;
 
 impl Receiving {
@@ -79,8 +79,8 @@ impl Receiving {
     }
 }
 
-/// Returns the next message of a bundle; `None` at its end and if the session has ended. Handling a message may end
-/// the session, although the remaining messages were received before that.
+/// Returns the next message of a bundle; `None` at the end of the bundle, or if the session has ended. Handling a
+/// message may end the session, although the remaining messages were received before that.
 ///
 /// # Errors
 /// Returns an error if the bundle is malformed.
@@ -101,7 +101,7 @@ fn message_of(
 }
 
 impl Transport {
-    /// Executes one step of receiving, in turns of the peers. Returns a message if the step yielded one.
+    /// Executes one step of receiving, in which the peers take turns. Returns a message if the step yields one.
     #[inline]
     pub(super) fn receive(&mut self) -> Option<Event> {
         if self.receiving.bundle.is_some() {
@@ -211,7 +211,6 @@ impl Transport {
         self.misbehaved(peer, number, error);
     }
 
-    /// Takes the next completion.
     #[inline]
     fn next_completed(&mut self, polls: u8) -> Option<Event> {
         let receiving = &mut self.receiving;
@@ -383,7 +382,7 @@ impl Transport {
         count
     }
 
-    /// Ends the completions of a poll of the CQ.
+    /// Finishes the completions of one poll of the CQ.
     fn completions_taken(&mut self) {
         self.receiving.frames.clear();
         self.receiving.count = 0;

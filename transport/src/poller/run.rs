@@ -1,4 +1,4 @@
-//! The turns of a transport, which its driver takes.
+//! The turns of a transport, run by its driver.
 //!
 //! ```text
 //! round: poll_event: the CQ, the rings between pollers, commands, and the events of these
@@ -11,8 +11,8 @@
 //! takes several turns only in a simulation, when the clock was charged the time of a handler. The machine is idle
 //! during that time, so its sends are flushed afterwards.
 //!
-//! Commands are executed before the driver's own work. So a call that is made after the end of its session was
-//! reported waits for the next session, and is not staged on a trunk that ends in the same round.
+//! Commands are executed before the driver's own work. A call that is made after the end of a session was reported
+//! therefore waits for the next session, and is not staged on a trunk that ends in the same round.
 #![forbid(unsafe_code)]
 
 use super::device::{Parted, Queues, part};
@@ -79,7 +79,7 @@ pub(super) enum Stage {
     Asleep,
 }
 
-/// Work of a turn.
+/// State of a turn that has begun.
 #[derive(Debug)]
 pub enum Begun {
     /// A round, or the continuation of one.
@@ -189,7 +189,7 @@ impl Transport {
         }
     }
 
-    /// Returns true if there are events, which the driver's own work may have caused.
+    /// Returns true if there are events, possibly caused by the driver's own work.
     #[inline]
     #[must_use]
     pub fn has_events(&self) -> bool {
@@ -211,7 +211,7 @@ impl Transport {
         self.res.shared.runtime.clock().is_charged()
     }
 
-    /// Returns true if the driver's own work is due, once in a round.
+    /// Returns true once per round, when the driver's own work is due.
     pub fn begin_work(&mut self) -> bool {
         let is_due = self.stage == Stage::Work;
         if is_due {
@@ -347,7 +347,7 @@ impl Transport {
         self.ledger(driver)
     }
 
-    /// Takes an announced large message, if its session has not ended.
+    /// Takes an announced large message. Returns `None` if its session has ended.
     #[cold]
     pub fn announcement(&mut self, from: Origin) -> Option<Announcement> {
         let part = self.announcer(from)?.take_unscreened()?;
@@ -381,7 +381,7 @@ impl Transport {
 }
 
 impl Drop for Transport {
-    /// Shuts the node down if its poller has panicked, so that its peers do not wait for it.
+    /// Shuts the node down if this poller has panicked, so that the node's peers do not wait for it.
     fn drop(&mut self) {
         let shared = &self.res.shared;
         if std::thread::panicking() {

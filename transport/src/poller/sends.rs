@@ -1,4 +1,4 @@
-//! Sending through all trunks: posting their work, handling send completions, and sending credit frames.
+//! Sending through all trunks, which posts their work, handles send completions, and sends credit frames.
 #![forbid(unsafe_code)]
 
 use super::Transport;

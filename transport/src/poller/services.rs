@@ -57,14 +57,16 @@ impl Default for LastSent {
 }
 
 impl Transport {
-    /// Returns the time, as read at the beginning of the poller's turn.
+    /// Returns the poller's time, which is read at the beginning of each turn.
     #[must_use]
     pub fn now(&self) -> Time {
         self.res.time.now()
     }
 
-    /// Advances the poller's time to at least `time`. A handler may have run for long since the turn began, and later
-    /// messages would otherwise contain too long a remaining time.
+    /// Advances the poller's time to at least `time`.
+    ///
+    /// A handler may have run for long since the turn began. Without this, later messages would carry too long a
+    /// remaining time.
     pub fn advance(&mut self, time: Time) {
         self.res.time.advance(time);
     }
@@ -216,9 +218,9 @@ impl Transport {
         Some(Accepted { choice: last.choice, left: Some(last.session) })
     }
 
-    /// Cancels the given messages that are still queued, and returns their tokens. They are never sent, and
-    /// their outcomes are not reported. Sent messages are not affected. Each call searches all
-    /// queues, so cancel many messages at a time.
+    /// Cancels the given messages that are still queued, and returns their tokens. They are never sent, and their
+    /// outcomes are not reported. Sent messages are not affected. A call searches all queues, so cancel many messages
+    /// in one call.
     pub fn cancel(&mut self, tokens: &BTreeSet<Token>) -> BTreeSet<Token> {
         let mut cancelling = Cancelling::new(tokens);
         self.peers.cancel(&mut cancelling, &mut self.res.shares);

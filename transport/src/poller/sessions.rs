@@ -69,8 +69,8 @@ impl Transport {
         }
     }
 
-    /// Charges the base credits of a session's targets, and returns the grants by the peer's poller. Returns `None`
-    /// if the SRQ is not deep enough for all of them.
+    /// Charges the base credits of a session's targets, and returns the grant for each of the peer's pollers. Returns
+    /// `None` if the SRQ is not deep enough for all of them.
     fn charge(&mut self, targets: &[(u16, QpNumber)]) -> Option<Vec<(PollerIndex, GrantId)>> {
         let charge = |&(poller, qp): &(u16, QpNumber)| {
             self.make_room();
@@ -247,7 +247,7 @@ impl Transport {
 /// Time for which a closed session waits for other pollers to forward earlier frames.
 const CLOSING_LIMIT: Duration = Duration::from_secs(1);
 
-/// Identifies a session by the peer and this node's number of the session.
+/// Identifies a session by the peer and this node's number for the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
 /// All sessions of a poller that are ending.

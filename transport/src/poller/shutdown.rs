@@ -133,7 +133,7 @@ impl Transport {
     }
 
     /// Returns true, once, when the shutdown begins and open work should end. Messages may still be sent, also to new
-    /// peers, until the sessions are closed. They are closed when the drivers of all pollers are drained, or the
+    /// peers, until the sessions are closed. The sessions are closed when the drivers of all pollers are drained or the
     /// grace period is over.
     pub fn begins_shutdown(&mut self) -> bool {
         self.shutdown.must_tell()
@@ -151,9 +151,9 @@ impl Transport {
         self.shutdown.cut(has_told);
     }
 
-    /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace period,
-    /// a node waits until the driver is idle and all sessions are without work. A stalled peer does not delay other
-    /// peers.
+    /// Records whether the driver is idle, and returns the sessions without work in flight. During its grace period, a
+    /// node waits until its drivers are idle and its sessions have finished their work. A stalled peer does not delay
+    /// other peers.
     pub fn settling(&mut self, is_drained: bool) -> Vec<(PeerKey, SessionNumber)> {
         self.shutdown.driver_is(is_drained);
         let (quiet, now) = (self.is_quiet(), self.res.time.now());

@@ -5,9 +5,9 @@
 //! Settings. This *early* frame is copied, so that it occupies neither a receive slot nor a block of short frames.
 //! The total size of early frames is bounded.
 //!
-//! Thousands of honest peers may connect at once, each with a frame of some hundred bytes. So the longest frame is
-//! dropped first, and among frames of equal length the oldest. Sessions are half-open for the time of a handshake, or
-//! for seconds if the peer delays it.
+//! Thousands of honest peers may connect at the same time, each with a frame of some hundred bytes. The longest frame
+//! is therefore dropped first, and among frames of equal length the oldest. Sessions are half-open for the time of a
+//! handshake, or for seconds if the peer delays it.
 #![forbid(unsafe_code)]
 
 use crate::PeerKey;
@@ -124,7 +124,7 @@ impl Target {
         self.pair
     }
 
-    /// Takes the target's credit away, and returns it.
+    /// Removes the target's credit, and returns it.
     pub(super) fn uncharge(&mut self) -> Option<GrantId> {
         self.pair.take()
     }
@@ -164,7 +164,7 @@ impl Target {
     /// Parses the header of a frame for this poller.
     ///
     /// # Errors
-    /// The rule of the protocol that the peer broke.
+    /// Returns the rule of the protocol that the peer broke.
     pub(super) fn parse(res: &Resources, frame: &Received) -> Result<Header, FrameError> {
         let header = Header::parse(frame.as_ref())?;
         if u16::from(header.target) != res.index.0 {
@@ -235,7 +235,6 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Returns the place of a target.
     pub(super) fn place(&mut self, qp: QpNumber) -> Option<usize> {
         if let Some((_, place)) = self.recent.filter(|(recent, _)| *recent == qp) {
             return Some(place);
@@ -295,8 +294,8 @@ impl Targets {
         self.known.try_remove(self.places.remove(&qp)?)?.pair
     }
 
-    /// Keeps a frame that arrived before the session was up on this poller. Returns the target whose frame was
-    /// dropped in exchange, and whose session must end.
+    /// Keeps a frame that arrived before the session was up on this poller. Returns the target whose frame was dropped
+    /// to make room. The session of that target must end.
     ///
     /// # Errors
     /// Returns an error if the peer has sent more than it may before the session is up.
@@ -412,7 +411,7 @@ impl Targets {
 /// connections and a frame on each.
 pub(super) const MOST_BYTES: usize = 16 << 20;
 
-/// The targets with an early frame, and its length, in the order of arrival.
+/// Targets that have an early frame, with the length of the frame, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct EarlyFrames {
     of: Vec<(QpNumber, usize)>,
@@ -434,7 +433,6 @@ impl EarlyFrames {
         Some(longest)
     }
 
-    /// Removes the frame of a target.
     pub(super) fn remove(&mut self, qp: QpNumber) {
         if let Some(at) = self.of.iter().position(|(other, _)| *other == qp) {
             self.bytes -= self.of.remove(at).1;
@@ -446,8 +444,8 @@ impl EarlyFrames {
 mod tests {
     use super::*;
 
-    /// Over RC, a poller that was stopped receives at once all frames that a peer has sent to other pollers through
-    /// it.
+    /// Over RC, a poller that was stopped receives together all frames that a peer has sent through it to other
+    /// pollers.
     #[test]
     fn frames_before_announcement_are_kept_in_order_or_their_session_ends() {
         let (qp, other, mut targets) = (QpNumber::new(7), QpNumber::new(8), Targets::default());

@@ -1,4 +1,4 @@
-//! The trunks of a poller. Work request numbers contain their places in the table.
+//! The trunks of a poller. The work request numbers of a trunk contain its place in the table.
 #![forbid(unsafe_code)]
 
 use crate::budget::Shares;
@@ -10,10 +10,10 @@ use std::mem;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Maximum number of keepalives sent at once, so that other work is not delayed further, and the device's background
-/// thread does not consider the poller stalled.
+/// Maximum number of keepalives sent in one pass, so that other work is not delayed further, and the device's
+/// background thread does not consider the poller stalled.
 const KEEPALIVES_AT_ONCE: u32 = 64;
-/// Minimum number of keepalives sent at once whose acknowledgements do not wake the poller one by one.
+/// Minimum number of keepalives in one pass whose acknowledgements do not wake the poller one by one.
 const MANY_KEEPALIVES: u32 = 8;
 /// Time within which live peers acknowledge keepalives, in milliseconds.
 const ACKNOWLEDGED_MS: u64 = 500;

@@ -33,13 +33,13 @@ const KEPT: usize = 256;
 /// A frame, or the rest of a frame, that waits for its peer's turn.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// A frame, the TGT that it came through, and whether it uses credit.
+    /// A frame, the TGT through which it arrived, and a flag that is true if the frame uses credit.
     Frame { target: QpNumber, frame: Received, uses_credit: bool },
-    /// Bytes of a bundle, with the place of the messages that remain.
+    /// Bytes of a bundle, with the position of the remaining messages.
     Bundle(Part, Bytes, Bundle),
 }
 
-/// Origin of a bundle's messages, and where they are counted.
+/// Origin of a bundle's messages, and the lane that counts them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Part {
     pub(super) from: Origin,
@@ -67,7 +67,7 @@ pub(super) struct Turns {
     round: u32,
     /// Number of messages handled in all rounds.
     handled: u64,
-    /// Number of messages that the round has handled. A long message counts as several, by its time.
+    /// Number of messages that the round has handled. A long message counts as several, in proportion to its time.
     spent: u32,
     /// Time up to which messages are counted, number of messages since then, and number of messages until the
     /// clock is read again.
@@ -81,7 +81,7 @@ pub(super) struct Turns {
     has_polled: bool,
     /// Number of messages left to the peer that has its turn.
     left: u32,
-    /// Largest number of messages handled between two turns of a waiting peer, by the number of lines.
+    /// Largest number of messages handled between two turns of a waiting peer, and the number of lines at that time.
     longest_wait: (u64, usize),
 }
 
@@ -123,7 +123,7 @@ impl Turns {
         self.left
     }
 
-    /// Returns true if the current peer may continue, because it has messages left in its turn, or gets more since
+    /// Returns true if the current peer may continue. It may if it has messages left in its turn, or gets more because
     /// other peers do not wait and the round is not over.
     #[inline]
     pub(super) fn goes_on(&mut self, peer: PeerKey, clock: &Clock) -> bool {
@@ -155,7 +155,7 @@ impl Turns {
         self.left = self.left.saturating_sub(1);
     }
 
-    /// Records that a message was handled. Reads the clock after each message while messages take long, else
+    /// Records that a message was handled. Reads the clock after each message while messages take long, and otherwise
     /// after [`UNTIMED`] messages.
     #[inline]
     pub(super) fn took(&mut self, clock: &Clock) {
@@ -252,8 +252,8 @@ impl Turns {
         self.order.len()
     }
 
-    /// Returns the largest number of messages handled between two turns of a waiting peer, and the number of waiting
-    /// peers then.
+    /// Returns the largest number of messages handled between two turns of a waiting peer, and the number of peers that
+    /// waited then.
     pub(super) fn longest_wait(&self) -> (u64, usize) {
         self.longest_wait
     }
@@ -270,7 +270,7 @@ mod tests {
         turns.took(clocks.1);
     }
 
-    /// Returns the number of messages of this duration in one turn, and whether the round is then over.
+    /// Returns the number of messages of this duration in one turn, and true if the round is then over.
     fn turn(turns: &mut Turns, clocks: (&VirtualClock, &Clock), message: Duration) -> (u32, bool) {
         turns.give(TURN_MESSAGES);
         let mut handled = 0;

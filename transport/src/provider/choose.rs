@@ -7,10 +7,10 @@
 //! | `soft` | the software device | the software device |
 //!
 //! A NIC is usable if one of its ports is active and it has every address that the node listens on. A wildcard stands
-//! for all RoCE v2 addresses of the NIC, or for the first one if the port is 0. A client, which has no address, takes
-//! the first RoCE v2 address that other hosts can reach, IPv4 before IPv6, if it is allowed to be reachable;
-//! otherwise a loopback address, which a NIC does not have. Link-local GIDs are never used: both ends would have to
-//! agree on interfaces.
+//! for all RoCE v2 addresses of the NIC, or for the first one if the port is 0. A client requests no address. If other
+//! hosts may reach it, it takes the first RoCE v2 address that they can reach, IPv4 before IPv6. Otherwise it takes a
+//! loopback address, which a NIC does not have. Link-local GIDs are never used, because both ends would have to agree
+//! on interfaces.
 #![forbid(unsafe_code)]
 
 use crate::NoNic;
@@ -57,7 +57,7 @@ impl ClientAddress {
 #[derive(Debug, Clone)]
 pub(super) struct Nic {
     pub(super) name: String,
-    /// State of an opened NIC, or why it could not be opened.
+    /// State of an opened NIC, or the reason why it could not be opened.
     pub(super) state: Result<NicState, String>,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct NicState {
 pub(super) enum Choice {
     /// A NIC.
     Nic(NicChoice),
-    /// The software device, and why.
+    /// The software device, with the reason.
     Software(String),
     /// The reason why the node does not start.
     Nothing(NoNic),

@@ -1,8 +1,8 @@
-//! Kinds of a node's connections: XRC, or RC on devices without XRC.
+//! The kinds of connections that a node can use, XRC or RC on devices without XRC.
 //!
-//! Chooses the kind, and gives the reason. Over XRC a poller's INI reaches any poller of the peer by SRQ number. Over
-//! RC each poller has a basic SRQ, and a poller's connection ends at one poller of the peer, which forwards the
-//! frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
+//! This module chooses the kind, with the reason. Over XRC, a poller's INI reaches any poller of the peer by SRQ
+//! number. Over RC, each poller has a basic SRQ, and a poller's connection ends at one poller of the peer. That poller
+//! forwards the frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
 #![forbid(unsafe_code)]
 
 use crate::StartError;
@@ -16,7 +16,7 @@ pub enum Connections {
     /// XRC if the device supports it, otherwise RC.
     #[default]
     Auto,
-    /// XRC. A node does not start without it.
+    /// XRC. A node does not start on a device without XRC.
     Xrc,
     /// RC, for example to communicate with nodes whose devices lack XRC.
     Rc,
@@ -43,7 +43,7 @@ pub(crate) enum ConnectionKind {
 }
 
 impl ConnectionKind {
-    /// Returns the kind's byte in the handshake.
+    /// Returns the byte that stands for the kind in the handshake.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Xrc => 1,
@@ -87,7 +87,7 @@ impl fmt::Display for ConnectionKind {
     }
 }
 
-/// Chooses the kind of a device's connections, with the reason.
+/// Chooses the kind of a device's connections. Returns it with the reason.
 ///
 /// # Errors
 /// Returns an error if XRC is requested and the device does not support it.

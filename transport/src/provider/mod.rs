@@ -1,7 +1,7 @@
 //! Choice and opening of a node's device, with the reason for the choice.
 //!
-//! Called when a node starts, and to preview the choice. `survey` finds the NICs that this build supports, and
-//! `choose` chooses among them without I/O. [`crate::NoNic`] is the reason why NICs cannot be used.
+//! Called when a node starts, and to preview the choice. `survey` finds the NICs that this build supports, and `choose`
+//! selects one of them without I/O. [`crate::NoNic`] is the reason why NICs cannot be used.
 #![forbid(unsafe_code)]
 
 mod choose;
@@ -29,7 +29,7 @@ use trunkline_verbs::{Device, GidKind, PathChoice};
 /// The family of the software device.
 pub(crate) const SOFTWARE: &str = "softrdma";
 
-/// An opened device, with the reason for it.
+/// An opened device, with the reason for its choice.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) device: Arc<dyn Device>,
@@ -39,8 +39,7 @@ pub(crate) struct Chosen {
     pub(crate) listen: Vec<SocketAddr>,
 }
 
-/// Opens the device that the options select, to listen on these addresses. Without addresses, the node is a
-/// client.
+/// Opens the device that the options select, for listening on these addresses. Without addresses, the node is a client.
 ///
 /// # Errors
 /// Returns an error if all devices are unusable.
@@ -95,11 +94,11 @@ fn decide(
     })
 }
 
-/// Returns the device that a node with these options would open, and why, such as
-/// `softrdma: no rdma-core support in this build`. Opens NICs, but not the software device.
+/// Returns the device that a node with these options would open and the reason, such as `softrdma: no rdma-core support
+/// in this build`. Opens NICs, but not the software device.
 ///
 /// # Errors
-/// The reason why NICs cannot be used, if the options require one.
+/// Returns the reason why NICs cannot be used, if the options require one.
 pub fn preview_device(options: &NodeOptions, listen: &[SocketAddr]) -> Result<String, NoNic> {
     let device_files = Path::new(survey::DEVICE_FILES);
     let client = client_address(options);
@@ -166,7 +165,7 @@ fn software_only(options: &NodeOptions) -> Option<&'static str> {
     }
 }
 
-/// Logs the choice, as a warning if a NIC was named and is not used.
+/// Logs the choice. The level is a warning if a NIC was named and is not used.
 fn tell(options: &NodeOptions, chosen: &Chosen) {
     let Chosen { device, provider, why, listen } = chosen;
     let (name, address) = (&device.attributes().name, listen.first().map(SocketAddr::ip));
@@ -188,9 +187,9 @@ pub(crate) fn gid_index(device: &dyn Device, address: IpAddr) -> Option<u16> {
     device.gid_table().into_iter().find(is_it).map(|entry| entry.index)
 }
 
-/// Returns the address of a node that does not listen, which is the device's first address if the node may use it.
-/// Otherwise it is a separate loopback address, because a process of another user may hold the RoCE port of
-/// 127.0.0.1. On a host without IPv4, the address is ::1.
+/// Returns the address of a node that does not listen. This is the device's first address if the node may use it, and
+/// otherwise a separate loopback address, because a process of another user may hold the RoCE port of 127.0.0.1. On a
+/// host without IPv4, the address is ::1.
 fn client_address(options: &NodeOptions) -> ClientAddress {
     if let Some(&first) = options.software().addresses.first()
         && (first.is_loopback() || options.may_leave_host())

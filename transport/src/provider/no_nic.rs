@@ -1,17 +1,17 @@
 //! The reason why NICs cannot be used, with the remedy.
 //!
-//! Created by the provider's `choose` and `survey`. It is an error if a NIC is required, and otherwise the reason
+//! Created by the provider's `choose` and `survey`. If a NIC is required, it is an error. Otherwise it is the reason
 //! for using the software device.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// The reason why RDMA NICs are unusable. Each message names the cause and the remedy.
+/// The reason why RDMA NICs are unusable. Its text names the cause and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNic {
-    /// The program was built without the adapter.
+    /// The program was built without support for NICs.
     #[error("no rdma-core support in this build (build with --features rdma-core)")]
     NotBuilt,
     /// The kernel's RDMA subsystem is missing.
@@ -72,12 +72,12 @@ pub enum NoNic {
         device: String,
         /// Index of the GID.
         index: u16,
-        /// Reason why it is not usable.
+        /// Reason why the GID is not usable.
         what: String,
         /// Usable GIDs.
         usable: String,
     },
-    /// The node's address is missing on all devices.
+    /// The devices do not have the node's address.
     #[error("no RDMA device has the address {address}; {there}")]
     NoSuchAddress {
         /// Requested address.
@@ -90,7 +90,7 @@ pub enum NoNic {
         "{0} is link-local, and RoCE v2 GIDs that are link-local are never used: listen on another address"
     )]
     LinkLocal(IpAddr),
-    /// The addresses are spread over several devices.
+    /// The addresses belong to several devices.
     #[error("the addresses to listen on belong to no single RDMA device: start a node for each ({there})")]
     Scattered {
         /// Addresses of the devices.

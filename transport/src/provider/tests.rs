@@ -1,4 +1,4 @@
-//! Table of decisions, and opening the chosen device on a host without a NIC.
+//! Tests of the decision table, and of opening the chosen device on a host without a NIC.
 
 use super::choose::{Choice, ClientAddress, Nic, NicState, Wish, choose};
 use super::open_from;
@@ -39,7 +39,7 @@ fn down(mut nic: Nic) -> Nic {
     nic
 }
 
-/// Settings of a test. The other settings are the defaults of a node.
+/// Settings of a test. Other settings have the defaults of a node.
 #[derive(Default)]
 struct Ask<'a> {
     choice: ProviderChoice,
@@ -65,7 +65,7 @@ fn decide(ask: &Ask<'_>, nics: Result<Vec<Nic>, NoNic>) -> Choice {
     choose(&wish, || nics)
 }
 
-/// Returns `DEVICE ADDRESS...` for a NIC, `soft` for the software device, else the error.
+/// Returns `DEVICE ADDRESS...` for a NIC, `soft` for the software device, and otherwise the error.
 fn short(choice: &Choice) -> String {
     match choice {
         Choice::Nic(nic) => nic.listen.iter().fold(nic.device.clone(), |text, one| format!("{text} {one}")),
@@ -80,8 +80,8 @@ fn expect(ask: &Ask<'_>, nics: &[Nic], wanted: &str) {
     assert_eq!(short(&choice), wanted, "listening on {:?}, device {:?}", ask.listen, ask.device);
 }
 
-/// Checks that `require` is refused with these words, and that `auto` then takes the software device for the
-/// same reason.
+/// Checks that `require` is refused with these words, and that `auto` then selects the software device for the same
+/// reason.
 fn expect_refusal(ask: &Ask<'_>, nics: &[Nic], words: &[&str]) {
     let required = Ask { choice: ProviderChoice::Require, ..*ask };
     let Choice::Nothing(reason) = decide(&required, Ok(nics.to_vec())) else {
@@ -221,7 +221,7 @@ fn nics_are_not_queried_without_support_or_with_software_only_options() {
     }
 }
 
-/// A family of one NIC, which is the software device under another name.
+/// A family that contains one NIC, which is the software device under another name.
 #[derive(Debug)]
 struct Pretended {
     name: &'static str,
@@ -285,7 +285,7 @@ fn host_without_devices_names_reason() {
     std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
     let denied = reason(folder.path());
     assert_eq!(empty, NoNic::NoDevice);
-    // Root may open everything.
+    // Root can read all files.
     let wanted = if nix::unistd::geteuid().is_root() { NoNic::NoDevice } else { NoNic::NoPermission(file) };
     assert_eq!(denied, wanted);
 }

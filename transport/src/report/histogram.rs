@@ -81,10 +81,10 @@ impl HistogramWriter {
     }
 }
 
-/// Times, grouped by length.
+/// Histogram of times.
 ///
-/// A bucket is at most a quarter as wide as its lower bound, so [`Self::quantile`] is never too short and at most 25
-/// % too long. Times above 18 minutes count as 18 minutes there; [`Self::sum`] is exact.
+/// A bucket is at most a quarter as wide as its lower bound, so the result of [`Self::quantile`] is never too low and
+/// at most 25 % too high. Times above 18 minutes count as 18 minutes in it; [`Self::sum`] is exact.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     /// Empty until something is added.
@@ -116,7 +116,7 @@ impl Histogram {
         Self { counts: counts.collect(), sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
     }
 
-    /// Returns the histogram as text, which lists the sum, and the index and count of each bucket that is not empty.
+    /// Returns the histogram as text, which is the sum, then the index and the count of each nonempty bucket.
     pub(super) fn to_text(&self) -> String {
         let mut text = self.sum_ns.to_string();
         for (index, count) in self.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -126,7 +126,7 @@ impl Histogram {
         text
     }
 
-    /// Parses a text. Returns `None` if it is malformed.
+    /// Parses the text form. Returns `None` if it is malformed.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split(',');
         let sum_ns = parts.next()?.parse().ok()?;
@@ -171,7 +171,7 @@ impl Histogram {
         })
     }
 
-    /// Returns the longest time of each bucket that is not empty, and the number of times in it, in ascending order.
+    /// Returns the longest time of each nonempty bucket and the number of times in the bucket, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         let all = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         all.map(|(bucket, count)| (Duration::from_nanos(top_ns(bucket)), *count))
@@ -226,7 +226,7 @@ mod tests {
             assert!(found >= exact && found <= exact * 5 / 4, "{q}: {found:?} for {exact:?}");
         }
         assert_eq!((report.count(), report.sum()), (100, Duration::from_micros(5050)));
-        // Added by another poller.
+        // Another poller records a time.
         writer.record_zero();
         writer.add_to(&mut report);
         assert_eq!((report.count(), report.quantile(0.001)), (201, Some(Duration::ZERO)));

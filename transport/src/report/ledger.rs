@@ -39,7 +39,8 @@ pub struct PollerLedger {
     pub memory: [MemoryLedger; 3],
     /// The poller's share of budgets. The driver's budgets are in `driver`.
     pub budgets: Vec<BudgetLedger>,
-    /// Largest number of messages handled between two turns of a waiting peer, and the number of waiting peers then.
+    /// Largest number of messages handled between two turns of a waiting peer, and the number of peers that waited
+    /// then.
     pub longest_wait: (u64, usize),
     /// Open work of the driver.
     pub driver: DriverLedger,
@@ -73,7 +74,7 @@ pub struct SessionEntry {
     pub announced: u32,
     /// TGTs of the session.
     pub targets: Vec<QpNumber>,
-    /// Number of sessions whose peer has yet to prove a name, and how many of these sessions are candidates.
+    /// Number of sessions whose peer has yet to prove a name, and the number of candidates among these sessions.
     pub unproven: (usize, usize),
 }
 
@@ -136,9 +137,9 @@ pub struct Spending {
 pub struct Granting {
     /// TGT that receives the spender's messages.
     pub target: QpNumber,
-    /// Peer of the spender.
+    /// Peer that spends the credits.
     pub peer: PeerKey,
-    /// True if its session is up.
+    /// True if the peer's session is up.
     pub is_up: bool,
     /// Poller whose SRQ supplies the receives.
     pub home: u16,

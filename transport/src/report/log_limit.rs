@@ -6,12 +6,11 @@
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of lines that may be written at once, and interval of the lines after them.
+/// Number of lines that may be written in a burst, and the interval of the lines after it.
 const BURST: u32 = 8;
 const EVERY: Duration = Duration::from_secs(1);
 
-/// A limit on log lines: 8 lines at first, then one per second. Further lines are only
-/// counted.
+/// Limit on log lines, which allows a burst of 8 and then one per second. Further lines are only counted.
 #[derive(Debug, Default)]
 pub struct LogLimit {
     written: u32,

@@ -1,4 +1,4 @@
-//! Report of a node, with its provider, objects, counters, and traffic by lane.
+//! Report on a node, with its provider, objects, counters, and traffic by lane.
 #![forbid(unsafe_code)]
 
 pub mod histogram;
@@ -49,7 +49,7 @@ pub struct NodeReport {
     pub incarnations: u64,
     /// Time at which the device was removed; `None` while it is present.
     pub removed_since: Option<SystemTime>,
-    /// Time until the node's certificate expires; zero afterwards, and `None` without an identity.
+    /// Time until the node's certificate expires; zero once it has expired, and `None` without an identity.
     pub certificate_expires_in: Option<Duration>,
     /// Number of pollers of the node.
     pub pollers: u16,
@@ -64,35 +64,34 @@ pub struct NodeReport {
     pub tgt: u32,
     /// Number of SRQs, one per poller.
     pub srqs: u32,
-    /// RNR NAKs sent and received since the start.
+    /// Number of RNR NAKs sent and received since the start.
     pub rnr: u64,
-    /// Packets retransmitted since the start. Probes for lost packets are in `device_counters`, as
+    /// Number of packets retransmitted since the start. Probes for lost packets are counted in `device_counters`, as
     /// `tail_loss_probes`.
     pub retransmits: u64,
-    /// Requests refused because the peer uses the other kind of connections, if the device reports them. Each such
-    /// peer is logged once. Both sides must set the same `NodeBuilder::connections`.
+    /// Number of requests refused because the peer uses the other kind of connections, if the device reports them. Each
+    /// such peer is logged once. Both sides must set the same `NodeBuilder::connections`.
     pub other_kind: u64,
     /// Counters of the current and earlier devices, such as `retransmits` and `drop_bad_icrc`.
     pub device_counters: Vec<EventCounter>,
     /// Counters of the node. `session_refused_unproven` counts requests refused with a cookie, and
-    /// `session_cookies_unanswered` counts cookies that were not returned within 5 s, for at most 64 hosts at once.
+    /// `session_cookies_unanswered` counts cookies that were not returned within 5 s, for at most 64 hosts at a time.
     /// `session_dial_backs_unanswered` counts sessions of peers that did not answer this node's connection, and
     /// `frames_of_unknown_kind` counts ignored frames of kinds unknown to this version. A node with an identity also
     /// reports `handshakes_begun`, `handshakes_failed` and `handshakes_renewed`. Its `sessions_proven`,
     /// `sessions_local` and `sessions_unproven` count sessions with peers that proved a name, with local users, and
     /// with other peers.
     pub counters: Vec<EventCounter>,
-    /// Use and limits of the node's resources that peers can occupy.
+    /// Use and limits of the resources of the node that peers can occupy.
     pub budgets: Vec<BudgetReport>,
     /// Limits on concurrent calls of the offered services and their methods.
     pub limits: Vec<LimitReport>,
-    /// Calls of this node's methods, in the order of services and methods. Requests for unknown methods are counted
-    /// in a row with an empty service and the method `_OTHER`.
+    /// Calls of this node's methods, ordered by service and method. Requests for unknown methods are counted in a row
+    /// with an empty service and the method `_OTHER`.
     pub served: Vec<MethodReport>,
-    /// Calls from this node to methods of its peers, in the order of services and methods.
+    /// Calls from this node to methods of its peers, ordered by service and method.
     pub called: Vec<MethodReport>,
-    /// Paths that packets take to each peer, in the order of addresses; empty if the device has only one
-    /// path.
+    /// Paths that packets take to each peer, ordered by address; empty if the device has only one path.
     pub paths: Vec<PathReport>,
     /// Servers of balanced channels.
     pub servers: Vec<ServerReport>,
@@ -169,7 +168,7 @@ pub struct LimitReport {
     pub refused: u64,
 }
 
-/// The calls of one method on one side, on all pollers, since the start.
+/// Calls of one method, either as server or as client, on all pollers since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodReport {
     /// Name of the service.
@@ -181,19 +180,19 @@ pub struct MethodReport {
     pub calls: u64,
     /// Failed calls, by code. Codes without calls are omitted.
     pub failed: Vec<FailedCalls>,
-    /// Number of failed calls that ended before they began: on a server before the handler started, on a client
-    /// before the request was passed to the transport.
+    /// Number of failed calls that ended early: on a server before the handler started, on a client before the request
+    /// was passed to the transport.
     pub refused: u64,
     /// Number of calls that are running.
     pub running: u64,
-    /// Time of each call that was not refused.
+    /// Durations of the calls that were not refused.
     ///
-    /// The clock is read once per turn of a poller. On a server, the time extends from the turn that starts the
-    /// handler to the turn in which it ends, so it is 0 for a handler that ends in its first poll. On a client, it
-    /// extends from the turn that sends the request to the turn that takes the reply.
+    /// The clock is read once per turn of a poller. On a server, the duration extends from the turn that starts the
+    /// handler to the turn in which the handler ends, so it is 0 for a handler that ends in its first poll. On a
+    /// client, it extends from the turn that sends the request to the turn that takes the reply.
     pub latency: Histogram,
-    /// Time in a queue of each call that had to wait, on a server for a worker of the pool, on a client for queue
-    /// space. The clock is also read whenever a job of the pool is queued.
+    /// Queueing times of the calls that had to wait, on a server for a worker of the pool, on a client for queue space.
+    /// The clock is also read whenever a job of the pool is queued.
     pub queued: Histogram,
 }
 
@@ -227,15 +226,15 @@ pub struct ServerReport {
     pub target: String,
     /// Address of the server, with the UDP port of its device if that is not this node's.
     pub address: PeerKey,
-    /// `up`, `connecting` or `unreachable`. `left out` while the server is up and gets no calls, with `: fails` or `:
-    /// slow` if the reason is that its calls failed or were slow. `not serving` while the server reports this for a
-    /// service that the channel calls.
+    /// State: `up`, `connecting`, `unreachable`, `left out` or `not serving`. A server is `left out` if it is up but
+    /// gets no calls, followed by `: fails` or `: slow` if its calls failed or were slow. It is `not serving` while it
+    /// reports this for a service that the channel calls.
     pub state: &'static str,
-    /// Calls of the channel in progress at this server.
+    /// Calls of the channel that are in progress on this server.
     pub calls: usize,
     /// Calls of the channel, on all its servers, that were not retried because the retry budget was used up.
     pub unretried: u64,
-    /// Number of the target's servers that the channel does not use, which are all after the first 1,024.
+    /// Number of the target's servers after the first 1,024, which the channel does not use.
     pub omitted: usize,
 }
 
@@ -298,11 +297,11 @@ impl LaneCounters {
     }
 }
 
-/// QPs of sessions, for reports. Each belongs to a session, a poller or both, which destroy it.
+/// QPs of all sessions, for reports. Sessions and pollers own the QPs and destroy them.
 #[derive(Debug, Default)]
 pub(crate) struct SessionQps(Mutex<BTreeMap<(PeerKey, u32), WeakQps>>);
 
-/// The queue pairs of one session, as far as they exist.
+/// QPs of one session. A destroyed QP is skipped.
 type WeakQps = Vec<Weak<dyn QueuePair>>;
 
 impl SessionQps {
@@ -352,7 +351,7 @@ type Lanes = BTreeMap<(u16, u16), Arc<LaneCounters>>;
 pub(crate) struct Traffic(Mutex<BTreeMap<PeerKey, Lanes>>);
 
 impl Traffic {
-    /// Returns the counters of a lane, which are created at the first call.
+    /// Returns the counters of a lane, and creates them at the first call.
     pub(crate) fn lane(&self, peer: PeerKey, local: PollerIndex, remote: PollerIndex) -> Arc<LaneCounters> {
         let mut peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(peers.entry(peer).or_default().entry((local.0, remote.0)).or_default())
@@ -362,7 +361,7 @@ impl Traffic {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&peer);
     }
 
-    /// Returns the messages sent to a peer and received from it, on all lanes.
+    /// Returns the numbers of messages sent to a peer and received from it, on all lanes.
     pub(crate) fn of_peer(&self, peer: PeerKey) -> (u64, u64) {
         let peers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let lanes = peers.get(&peer).into_iter().flat_map(BTreeMap::values);

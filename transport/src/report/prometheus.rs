@@ -1,22 +1,22 @@
 //! The report of a node as text for Prometheus.
 //!
 //! Metric names for calls follow OpenTelemetry's conventions for RPC, in the spelling of Prometheus. All other names
-//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on demand,
-//! without a cost for calls.
+//! begin with `trunkline_`. Prometheus scrapes every few seconds, so the text is built from the report on demand, and
+//! adds no cost to calls.
 
 use crate::{EventCounter, Histogram, MethodReport, NodeReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Bucket bounds, as powers of two of nanoseconds: from 1 us to 69 s.
+/// Binary logarithms of the bucket bounds in nanoseconds, from 1 µs to 69 s.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 
 impl NodeReport {
     /// Returns the calls, counters, budgets and limits in the text format of Prometheus.
     ///
-    /// The durations of calls are `rpc_server_call_duration_seconds` and `rpc_client_call_duration_seconds`, with the
-    /// labels `rpc_system_name` and `rpc_method`, as OpenTelemetry names them.
+    /// Durations of calls are in `rpc_server_call_duration_seconds` and `rpc_client_call_duration_seconds`, with the
+    /// labels `rpc_system_name` and `rpc_method`, as in OpenTelemetry.
     #[must_use]
     pub fn prometheus(&self) -> String {
         let mut text = Text::default();
@@ -112,7 +112,7 @@ impl Text {
         }
     }
 
-    /// Adds the calls of one side.
+    /// Adds the calls that the node serves or makes, as `side` states.
     fn methods(&mut self, side: &str, rows: &[MethodReport]) {
         let names = rows.iter().map(full_name).collect::<Vec<_>>();
         let rows = || rows.iter().zip(names.iter().map(String::as_str));

@@ -1,4 +1,4 @@
-//! The flight record of a node, with its last events, for `Node::record` and `trunkctl record`.
+//! The flight record of a node, which contains its last events, for `Node::record` and `trunkctl record`.
 //!
 //! Calls are too frequent to record without sampling, so the layer above keeps a ring of sampled calls per poller.
 //! This record contains the node's other events, such as sessions, drains, held pollers and changes of the device.
@@ -20,7 +20,7 @@ use trunkline_verbs::{Clock, Time};
 const MAGIC: &str = "trunkline-record 1";
 /// Maximum number of events in each list. The first list is for the node's own events, the second for sessions, which
 /// peers can begin and end at any rate. The third is for requests refused after the peer proved its address. The last
-/// is for requests refused before such a proof, whose address may be forged.
+/// is for requests refused before such a proof, since their addresses may be forged.
 const LISTS: [usize; 4] = [128, 512, 96, 32];
 /// Maximum length of an event as a line, in bytes.
 const LONGEST_LINE: usize = 512;
@@ -33,7 +33,7 @@ pub enum EventKind {
     Call,
     /// A call that failed.
     CallFailed,
-    /// A call that ended before it began.
+    /// A call that ended before its handler started or its request was sent.
     CallRefused,
     /// A session that came up.
     SessionUp,
@@ -122,7 +122,7 @@ pub struct RecordedEvent {
     pub poller: Option<u16>,
     /// Kind of the event.
     pub kind: EventKind,
-    /// `server` or `client`: this node's part in a call.
+    /// Role of this node in a call: `server` or `client`.
     pub side: String,
     /// Method of a call, such as `shop.Orders.get`, or `_OTHER` if this node does not serve it. For a held
     /// poller, the code that holds it.
@@ -165,7 +165,7 @@ impl RecordedEvent {
         events.iter_mut().for_each(|event| event.date(calendar, now.0));
     }
 
-    /// Sets the calendar time, from a reading of both clocks.
+    /// Sets the calendar time, from simultaneous readings of both clocks.
     fn date(&mut self, calendar: SystemTime, now_ns: u64) {
         let ago = Duration::from_nanos(now_ns.saturating_sub(self.at_ns));
         self.time = calendar.checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH);
@@ -237,15 +237,15 @@ impl fmt::Display for RecordedEvent {
 pub struct NodeRecord {
     /// Address that the node listens on first.
     pub address: SocketAddr,
-    /// Events of the node, by time.
+    /// Events of the node, sorted by time.
     pub events: Vec<RecordedEvent>,
     /// Number of omitted events.
     pub omitted: usize,
 }
 
 impl NodeRecord {
-    /// Returns the text, of at most [`MAX_NODE_BYTES`]. If events do not fit, sampled calls are omitted
-    /// first, then failures; within a kind, the oldest first.
+    /// Returns the text form, at most [`MAX_NODE_BYTES`] long. If events do not fit, sampled calls are omitted first,
+    /// then failures. Within a kind, the oldest events are omitted first.
     #[must_use]
     pub fn to_text(&self, clock: &Clock) -> String {
         let now = clock.now();
@@ -272,7 +272,7 @@ impl NodeRecord {
         text
     }
 
-    /// Parses a text. Returns `None` if it is malformed. Events of unknown kinds are omitted.
+    /// Parses the text form. Returns `None` if it is malformed. Events of unknown kinds are omitted.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -315,7 +315,7 @@ struct NodeEvent {
     held: Option<Held>,
 }
 
-/// A poller that code of the program has occupied.
+/// A poller that a handler or a task has occupied for long.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy)]
 pub struct Held {
@@ -477,7 +477,7 @@ mod tests {
         assert!(read.events.is_sorted_by_key(|event| event.at_ns));
     }
 
-    /// A hostile process of the user can claim to be a node, and a peer may cause a long text.
+    /// A hostile process of the same user can claim to be a node, and a peer can cause a long text.
     #[test]
     fn record_lines_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[2J\u{85}".repeat(1000);

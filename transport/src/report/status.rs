@@ -1,4 +1,4 @@
-//! The description of a node that it sends to `trunkctl nodes` through its socket.
+//! The description of itself that a node sends to `trunkctl nodes` through its socket.
 //!
 //! The text has one line per fact, with the name and the values separated by tabs. Readers skip unknown lines, so
 //! later versions may add lines. The node writes the text on the CM machine's thread, without involving its pollers.
@@ -22,7 +22,7 @@ const MAX_METHODS: usize = 512;
 /// Space for the line that counts omitted peers.
 const LAST_LINE: usize = 64;
 
-/// A running node, as it describes itself.
+/// Description of a running node, as reported by the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
     /// First address that the node listens on.
@@ -51,7 +51,7 @@ pub struct NodeStatus {
     pub omitted: usize,
 }
 
-/// A method of a running node, on one side.
+/// A method that a running node serves or calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MethodStatus {
     /// `server` or `client`.
@@ -62,11 +62,11 @@ pub struct MethodStatus {
     pub method: String,
     /// Number of failed calls. Excludes cancelled calls, which end in normal operation when a client leaves.
     pub failed: u64,
-    /// Number of failed calls that ended before they began.
+    /// Number of failed calls that were refused; see [`MethodReport::refused`].
     pub refused: u64,
     /// Number of calls that are running.
     pub running: u64,
-    /// Time of each call that was not refused.
+    /// Durations of the calls that were not refused.
     pub latency: Histogram,
 }
 
@@ -105,7 +105,7 @@ pub struct PeerStatus {
     pub address: PeerKey,
     /// True while there is a session with the peer.
     pub is_up: bool,
-    /// Principal that the peer has proved in the session; `None` if unauthenticated.
+    /// Principal that the peer has proved in the session; `None` if the peer is unauthenticated.
     pub name: Option<String>,
     /// Level of the session: `encrypted`, `local` (in clear, with a process of the same user on this host) or `none`
     /// (in clear). `None` without a session, or if the node's version does not report it.
@@ -125,7 +125,7 @@ pub struct PathStatus {
     pub path: String,
     /// Reason why the path is not shared memory; empty if it is.
     pub why: String,
-    /// Number of QPs that use it.
+    /// Number of QPs that use the path.
     pub qps: u32,
 }
 
@@ -141,7 +141,7 @@ impl PathStatus {
 }
 
 impl NodeStatus {
-    /// Returns the text, of at most [`MAX_NODE_BYTES`]. Peers that do not fit are only counted.
+    /// Returns the text form, at most [`MAX_NODE_BYTES`] long. Peers that do not fit are only counted.
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
@@ -179,7 +179,7 @@ impl NodeStatus {
         text
     }
 
-    /// Parses a text. Returns `None` if it does not describe a node.
+    /// Parses the text form. Returns `None` if it does not describe a node.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(NodeStatus::parse(&escape.to_text()).unwrap().link, "u?[2Jdp??");
     }
 
-    /// Any process of the user can claim to be a node.
+    /// Any process of the same user can claim to be a node.
     #[test]
     fn status_values_are_bounded_and_have_no_control_characters() {
         let long = "\u{1b}[31m".repeat(MAX_NODE_BYTES / 8);

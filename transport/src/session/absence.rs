@@ -6,10 +6,10 @@
 //!    `------- opened --- Looking <--- every poller has released it ---------------------'
 //! ```
 //!
-//! The kernel removes a device only when every process has released every object on it. So the node does not wait for
-//! incomplete work, which fails although it may have been delivered. While the device is away, sends fail as if the
-//! peer were down, with the interval of the search as the pause. The CM machine passes in the events and executes the
-//! results.
+//! The kernel removes a device only when every process has released every object on it. The node therefore does not
+//! wait for incomplete work, which fails although it may have been delivered. While the device is away, sends fail as
+//! if the peer were down, with the interval of the search as the pause. The CM machine passes in the events and
+//! executes the results.
 #![forbid(unsafe_code)]
 
 use crate::node::incarnation::{self, DeviceShared, Listening, Opened};
@@ -26,7 +26,7 @@ const LOOK_DOUBLINGS: u32 = 6;
 /// Number of failed attempts between two log lines about the absence, which is about a minute.
 const TELL_EVERY: u32 = 64;
 
-/// State of the device: present, or away.
+/// Stage of the device's presence or absence.
 #[derive(Debug)]
 enum Stage {
     Present,
@@ -71,7 +71,7 @@ impl Presence {
         matches!(self.state, Stage::Present)
     }
 
-    /// Returns the time at which [`Presence::may_open`] returns true.
+    /// Returns the time from which [`Presence::may_open`] returns true.
     pub(super) fn next_timer(&self) -> Option<Time> {
         match self.state {
             Stage::Looking { next, .. } => Some(next),

@@ -32,8 +32,8 @@ impl CmMachine {
         }
     }
 
-    /// Logs and records a refusal, as a warning if a person has to act. A refusal with a cookie is only counted.
-    /// Requests without a proof of the address can be forged, so their log lines have a separate limit.
+    /// Logs and records a refusal. The log line is a warning if a person has to act. A refusal with a cookie is only
+    /// counted. Requests without a proof of the address can be forged, so their log lines have a separate limit.
     fn log_refusal(&mut self, id: &dyn CmId, refusal: Refusal) {
         if matches!(refusal, Refusal::Unproven(..)) {
             return;

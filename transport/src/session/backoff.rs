@@ -11,8 +11,8 @@
 //! | an attempt that failed on this node, before it reached the peer | none |
 //!
 //! While a caller waits through the pauses, the next attempt begins early, so that a request is sent at least once a
-//! second: 750 ms after a refusal, 300 ms after an unanswered attempt, whose last request is 600 ms old by then.
-//! [`Pace`] limits the rate of such attempts by a node.
+//! second. It begins 750 ms after a refusal, or 300 ms after an unanswered attempt, whose last request was sent 600 ms
+//! before its end. [`Pace`] limits the rate of such attempts by a node.
 //!
 //! Each pause is lengthened by up to a quarter, by an amount that differs between nodes and attempts. An established
 //! session resets the count of failed attempts.
@@ -41,12 +41,12 @@ const STABLE: Duration = Duration::from_secs(1);
 /// Number of consecutive transient failures that are not reported.
 pub(super) const SILENT_FAILURES: u32 = 8;
 
-/// Count of failures, and the pause that follows from it. See the module.
+/// Count of failures, and the resulting pause; see the module.
 #[derive(Debug)]
 pub(super) struct Backoff {
     /// Random number for this node and the peer.
     seed: u64,
-    /// Number of consecutive failed attempts, and how many of the last of them were unanswered.
+    /// Number of consecutive failed attempts, and how many of the latest were unanswered.
     failures: u32,
     unanswered: u32,
     /// Number of consecutive sessions that were up only for a short time.
@@ -54,7 +54,7 @@ pub(super) struct Backoff {
     not_before: Option<Time>,
     /// Earliest time of the next attempt while a caller waits.
     early: Option<Time>,
-    /// Cause of the last failure, if it is to be reported.
+    /// Cause of the last failure; `None` if it is not reported.
     away: Option<PeerDown>,
 }
 

@@ -42,8 +42,8 @@ use trunkline_softrdma::device::{LinkChoice, NodeRequest, NodeSocket};
 use trunkline_softrdma::link::{PortOwner, ROCE_PORT};
 use trunkline_verbs::{AsyncEventKind, AsyncSubject, CmId, Time};
 
-/// Time after the grace period of a shutdown at which sessions are closed without the reports of all pollers. Pollers
-/// check their timers every 20 ms, so a poller that is late is busy in its driver.
+/// Time after the grace period of a shutdown at which sessions are closed even without the reports of all pollers.
+/// Pollers check their timers every 20 ms, so a poller that is late is busy in its driver.
 const REPORTS_TAKE: Duration = Duration::from_millis(50);
 
 /// Minimum time between two probes of a live session for a newcomer.
@@ -75,7 +75,7 @@ enum Stage {
     Broken,
 }
 
-/// The machine.
+/// The CM machine of a node.
 pub(crate) struct CmMachine {
     pub(super) shared: Arc<NodeShared>,
     pub(super) sleeper: Sleeper,
@@ -130,6 +130,8 @@ pub(crate) struct CmMachine {
 }
 
 impl CmMachine {
+    /// Creates the machine of a node that has an open device.
+    ///
     /// # Errors
     /// Returns an error if the machine cannot wait for a descriptor.
     pub(crate) fn new(
@@ -220,7 +222,6 @@ impl CmMachine {
         worked
     }
 
-    /// Returns the node's status.
     fn status(&self) -> NodeStatus {
         let facts = self.shared.device.facts();
         let peers = self.peers.all().map(|(key, peer)| {
@@ -537,7 +538,7 @@ impl CmMachine {
         while channel.next_event().is_some() {}
     }
 
-    /// Records in a peer's machine if the peer's address belongs to a process of this user on this host.
+    /// Records in a peer's machine whether the peer's address belongs to a process of this user on this host.
     fn note_owner(&mut self, key: PeerKey) {
         if self.levels == Levels::None || !self.exempts_local_user {
             return;
@@ -647,8 +648,8 @@ impl CmMachine {
         began.map_or(cause, |began| self.shared.stops.explain(cause, began, self.now()))
     }
 
-    /// Returns the cause for which a peer is away, with the stopped process that explains its silence, if there is
-    /// one. Later callers get the same cause.
+    /// Returns the reason why a peer is away. If a stopped process explains the peer's silence, the reason names it.
+    /// Later callers get the same reason.
     fn explain(&mut self, key: PeerKey, cause: PeerDown) -> PeerDown {
         // Without this socket, a node does not share its addresses with other processes.
         let (now, device) = (self.now(), self.device_of(key));

@@ -1,8 +1,9 @@
 //! The active half of the CM machine, which connects an INI per poller for a requested session.
 //!
 //! ```text
-//! dial -> route lookup -> resolved -> connect ... all INIs connected, all TGTs arrived -> up ^ | `---------- refused
-//! as unproven, with a cookie -'
+//! dial -> route lookup -> resolved -> connect ... all INIs connected, all TGTs arrived -> up
+//!  ^                                     |
+//!  `-- refused as unproven, with a cookie'
 //! ```
 //!
 //! Requested by the connection machine (`CmMachine::drive`), which receives the failures.
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use trunkline_verbs::{Mtu, OneFlow, UdpPorts, VerbsError};
 
 impl CmMachine {
-    /// Begins to resolve the route to a peer, for one of a session's INIs.
+    /// Begins to resolve the route to a peer, for one INI of a session.
     pub(super) fn dial(
         &mut self,
         key: PeerKey,

@@ -40,8 +40,8 @@ const ACK_TIMEOUTS: RangeInclusive<u8> = 15..=21;
 /// RNR NAK timer of this node's TGTs: 0.64 ms. CM sets 655 ms (contract J12).
 const MIN_RNR_TIMER: u8 = 12;
 
-/// Role of an endpoint in its connection, with the index of the sending poller. That is a local poller for an INI,
-/// and a poller of the peer for a TGT.
+/// Role of an endpoint in its connection, with the index of the sending poller. The sending poller is local for an INI,
+/// and belongs to the peer for a TGT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Ini(u16),
@@ -64,7 +64,6 @@ struct End {
 pub(crate) struct FirstPair {
     /// Connections of this node's INI and of the peer's INI.
     pub(crate) inis: [FirstConnection; 2],
-    /// The INI of this node.
     pub(crate) qp: Arc<dyn QueuePair>,
 }
 
@@ -461,8 +460,8 @@ impl Endpoints {
         (0..pollers).map(take).collect()
     }
 
-    /// Closes a session. Its TGTs are destroyed at once, so that the peer can no longer READ this node's memory by
-    /// the time the pollers are notified. Sends the cause to the peer, if given.
+    /// Closes a session. Its TGTs are destroyed immediately, so that the peer can no longer READ this node's memory
+    /// when the pollers are notified. Sends the cause to the peer, if given.
     pub(crate) fn close(&mut self, peer: PeerKey, number: u32, cause: Option<Refusal>) {
         let Some(ends) = self.sessions.remove(&(peer, number)) else { return };
         self.shared.session_qps.close(peer, number);
@@ -623,7 +622,7 @@ mod tests {
             assert!((most * 3 / 4..=most).contains(&millis(found)), "{time_ms} ms: {found:?}");
             assert!((2..7).contains(&found.0), "{time_ms} ms: {found:?}");
         }
-        // The table of docs/book/src/operate/memory.md.
+        // The table in docs/book/src/operate/memory.md.
         for (time_ms, found, reached_ms) in [
             (500, (2, 15), 402),
             (1_000, (6, 15), 939),

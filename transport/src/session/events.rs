@@ -145,7 +145,7 @@ fn wrong_listener(connections: ConnectionKind) -> &'static str {
     }
 }
 
-/// Returns why an event ended a connection to a device, and whether another attempt may help.
+/// Returns the cause for which an event ended a connection to a device, and true if another attempt may help.
 fn failure_of(
     kind: &CmEventKind,
     private_data: &[u8],
@@ -160,7 +160,7 @@ fn failure_of(
             Some(Refusal::ShuttingDown) => (PeerDown::Leaving, false),
             Some(refusal) => (refusal.cause(), false),
             // A connection manager itself rejects in this way when the listener is of another type (contract J7). The
-            // kernel's also does so when the peer dropped the endpoint because its session failed.
+            // kernel's connection manager also does so when the peer dropped the endpoint because its session failed.
             None => (PeerDown::Refused(wrong_listener(connections)), true),
         },
         CmEventKind::Rejected(RejectReason::INVALID_SERVICE_ID) => (PeerDown::NotListening, false),

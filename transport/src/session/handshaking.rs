@@ -1,7 +1,7 @@
 //! Effects of the flights, outcomes and deadlines of sessions' handshakes.
 //!
-//! TLS verifies and signs here, on the CM machine, never on a poller. Reading a flight takes about 100 us, and
-//! unknown peers determine how many arrive, so a turn reads one flight.
+//! TLS verifies and signs here, on the CM machine, never on a poller. Reading a flight takes about 100 µs, and unknown
+//! peers determine how many flights arrive, so a turn reads only one.
 //!
 //! ```text
 //! Action::Prove -> begin -> flight -> flight .. -> proof, all frames acknowledged -> Machine::proved
@@ -132,8 +132,8 @@ impl CmMachine {
         self.after_flight(session);
     }
 
-    /// Returns this node's cause for ending a session's handshake, and true if the cause is transient. For a session that
-    /// the peer ends.
+    /// Returns this node's cause for ending the handshake of a session, and true if the cause is transient. Called when
+    /// the peer ends the session.
     pub(super) fn handshake_cause(&self, key: PeerKey, number: u32) -> Option<(PeerDown, bool)> {
         match self.proving.handshakes.get(&(key, number))?.stage {
             Stage::Failed(failure) => Some((PeerDown::Handshake(failure), failure.cause == Refused::TooMany)),
@@ -324,7 +324,7 @@ impl CmMachine {
     }
 }
 
-/// Returns the binding's side of the node that dialled `ini` and is the target of `back`. `None` if the
+/// Returns the binding's side of the node that dialled `ini` and is the target of `back`. Returns `None` if the
 /// messages are malformed or contradict each other.
 fn side(ini: &FirstConnection, back: &FirstConnection) -> Option<Side> {
     let hello = Hello::parse(&ini.request, Features::HANDSHAKE).ok()?;

@@ -1,4 +1,4 @@
-//! The machine's rules for levels: pairs of machines in every order of messages, refused requests, and
+//! Tests of the machine's rules for levels, with pairs of machines in every order of messages, refused requests, and
 //! actions that wait for the proof.
 
 use super::*;
@@ -308,7 +308,7 @@ fn request_joined_to_dial_of_another_session_loses_connection() {
     }
 }
 
-/// Passes in a newcomer's REQ, which becomes a candidate with this number, and continues up to the exchange.
+/// Passes in the REQ of a newcomer, whose session becomes the candidate `number`, and continues up to the exchange.
 fn newcomer(machine: &mut Machine, now: Time, epoch: u64, number: u32, actions: &mut Vec<Action>) {
     let request = secure(hello(epoch, 1, None, 0, 2));
     assert_eq!(machine.request(now, &request, actions), Ok(number));

@@ -3,8 +3,8 @@
 //! There is one machine per peer, without I/O or a clock. The CM machine passes in requests, answers, failures and
 //! the time, and executes the returned actions.
 //!
-//! A session has two halves: this node's INIs connected to the peer's TGTs, and the peer's INIs connected to this
-//! node's TGTs.
+//! A session has two halves. In one half, this node's INIs are connected to the peer's TGTs. In the other, the peer's
+//! INIs are connected to this node's TGTs.
 //!
 //! ```text
 //!            want / request                  all INIs answered, all TGTs arrived
@@ -23,8 +23,8 @@
 //! waits through the pause shortens it, and the CM machine limits the rate of such attempts.
 //!
 //! The first of a session's INIs is dialled alone. The other INIs follow when the peer has answered or returned a
-//! cookie. So a forged source address causes this node to send only one request. In a session with HANDSHAKE, the
-//! other INIs follow when both nodes have proved their names.
+//! cookie, so a forged source address causes this node to send only one request. In a session with HANDSHAKE, the other
+//! INIs follow when both nodes have proved their names.
 //!
 //! Requests are passed to the machine only after the sender has proved its address (`requests.rs`).
 //!
@@ -47,7 +47,7 @@
 //! | with HANDSHAKE and this node's own epoch | any | refused as malformed, the session continues |
 //! | with HANDSHAKE, from a poller after the first | names not proved | refused as malformed |
 //! | without HANDSHAKE | with HANDSHAKE | refused as stale before the proof, for lack of identity after it |
-//! | with HANDSHAKE | this node's dial, without HANDSHAKE | the session ends, a new session accepts, and dials with HANDSHAKE |
+//! | with HANDSHAKE | this node's dial, without it | the session ends, a new session accepts and dials with HANDSHAKE |
 //! | with HANDSHAKE | the same, without HANDSHAKE | refused as stale |
 //! | other epoch, no echo | any | the peer was restarted, the session ends, a new session accepts the request |
 #![forbid(unsafe_code)]
@@ -61,7 +61,7 @@ use std::time::Duration;
 use trunkline_machine::mutant;
 use trunkline_verbs::{OneFlow, Time};
 
-/// Time for which a session was up after which its end is not attributed to the network path.
+/// Minimum time for which a session was up if its end is not attributed to the network path.
 const EARLY_END: Duration = Duration::from_secs(10);
 
 /// Time limit of a handshake.
@@ -93,7 +93,7 @@ pub(crate) enum Action {
     Down { number: u32, cause: PeerDown },
     /// Report that the peer has not answered a dial-back. Comes after the `Close`.
     Unanswered,
-    /// Notify the pollers that an attempt to connect failed, and of the earliest time of the next. Follows
+    /// Notify the pollers that an attempt to connect failed, and of the earliest time of the next attempt. Comes after
     /// the `Close`.
     Away { number: u32, cause: PeerDown, until: Time, is_new: bool },
 }
@@ -167,7 +167,7 @@ struct Session {
     is_accepted: bool,
     /// True if this host has proved for all connections that the other end is a process of this user.
     is_local: bool,
-    /// True if the INI is connected, by local poller.
+    /// True for each local poller whose INI is connected.
     answered: Vec<bool>,
     /// True if the INIs after the first were dialled.
     all_dialled: bool,
@@ -261,7 +261,7 @@ impl Machine {
         }
     }
 
-    /// Records whether the peer may be a process of this user on this host. The next attempt then begins without a
+    /// Records whether the peer may be a process of this user on this host. If so, the next attempt begins without a
     /// handshake.
     pub(crate) fn set_local(&mut self, may_be_local: bool) {
         self.tries_local = may_be_local && self.levels != Levels::None;
@@ -290,7 +290,6 @@ impl Machine {
         self.one_flow = one_flow;
     }
 
-    /// Returns the features of the next dial.
     fn dial_features(&self) -> Features {
         if self.tries_local { Features::NONE } else { self.levels.features() }
     }
@@ -349,7 +348,6 @@ impl Machine {
         SessionName { epoch: self.epoch, number }
     }
 
-    /// Returns the features of a session.
     pub(crate) fn features(&self, number: u32) -> Features {
         self.session(number).map_or(self.levels.features(), |session| session.features)
     }
@@ -396,7 +394,7 @@ impl Machine {
         matches!(&self.state, SessionState::Open(session) if session.up_since.is_some())
     }
 
-    /// Returns true if the session of that number is up.
+    /// Returns true if the session with that number is up.
     #[cfg(feature = "identity")]
     pub(crate) fn is_up_as(&self, number: u32) -> bool {
         self.is_up() && self.current() == Some(number)
@@ -423,16 +421,15 @@ impl Machine {
         matches!(&self.state, SessionState::Open(session) if session.is_accepted)
     }
 
-    /// Returns the number of the peer's connections that belong to a session that is not up yet, including
-    /// announced ones.
+    /// Returns the number of the peer's connections, including announced ones, in sessions that are not up yet.
     pub(crate) fn half_open(&self) -> u32 {
         let current = if self.is_up() { 0 } else { self.connections() };
         let candidates = self.candidates.iter().map(|session| session.connections());
         candidates.fold(current, u32::saturating_add)
     }
 
-    /// Returns the number of the peer's connections that belong to the current session, including announced ones.
-    /// Before the proof, this number is 1.
+    /// Returns the number of the peer's connections, including announced ones, in the current session; 1 before the
+    /// proof.
     pub(crate) fn connections(&self) -> u32 {
         match &self.state {
             SessionState::Open(session) => session.connections(),
@@ -475,7 +472,7 @@ impl Machine {
         self.wanted
     }
 
-    /// Returns true if the machine has neither a session or attempt nor a waiting poller.
+    /// Returns true if there is no session, no attempt and no waiting poller.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, SessionState::Idle) && self.candidates.is_empty()
     }
@@ -883,7 +880,7 @@ impl Machine {
         if let Some(up_since) = session.up_since {
             self.backoff.ended(now, up_since);
             if cause.is_incompatible() || matches!(cause, PeerDown::NotShared(_)) {
-                // Until the next attempt, callers get this cause at once, as after a failed attempt.
+                // Until the next attempt, callers get this cause immediately, as after a failed attempt.
                 self.backoff.failed(now, cause, false);
             }
             self.wanted = false;

@@ -1,5 +1,5 @@
 //! The node's table of peers, with an index by timer and counts of connections. Half-open connections are counted per
-//! host and in total, all connections per host.
+//! host and in total, and all connections are counted per host.
 #![forbid(unsafe_code)]
 
 use super::machine::Machine;
@@ -13,14 +13,14 @@ use trunkline_machine::mutant;
 use trunkline_verbs::{Mtu, PeerHost, Time};
 
 /// Time after the end of its session at which a peer that the program has not named is removed. A peer without an
-/// earlier session is removed at once.
+/// earlier session is removed immediately.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 /// Maximum number of half-open connections per host, with peers that the program has not named. It suffices for eight
 /// nodes with the maximum number of pollers. Each connection holds a TGT, and a host that proves its address may
 /// claim to listen on every port.
 pub(super) const HALF_OPEN_OF_HOST: u32 = 256;
-/// Maximum number of half-open connections for all hosts, with some tens of megabytes of TGTs. Only 32 hosts that
-/// prove their addresses can reach it.
+/// Maximum number of half-open connections for all hosts, whose TGTs take some tens of megabytes. To reach it, at least
+/// 32 hosts must prove their addresses.
 pub(super) const HALF_OPEN: u32 = 8_192;
 
 /// Maximum number of unproven sessions per host. In an unproven session, the peer has not proved a name, and the
@@ -42,7 +42,7 @@ const PATH_MTU_FOR: Duration = Duration::from_secs(600);
 #[derive(Debug)]
 pub(super) struct PeerSession {
     pub(super) machine: Machine,
-    /// Host that the peer's connections count for.
+    /// Host to which the peer's connections are counted.
     host: PeerHost,
     /// True if a poller has named the peer by its address.
     pub(super) named: bool,
@@ -88,7 +88,6 @@ pub(super) enum UnprovenPlace {
     None,
 }
 
-/// All peers.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     known: BTreeMap<PeerKey, PeerSession>,
@@ -214,7 +213,7 @@ impl Peers {
         self.count_unproven(key, host, old_unproven, unproven);
     }
 
-    /// Returns the peers whose timers have expired, and the peers to remove. Settle the former again.
+    /// Returns the peers whose timers have expired, which must be settled again, and the peers to remove.
     pub(super) fn due(&mut self, now: Time) -> (Vec<PeerKey>, Vec<PeerKey>) {
         let (mut due, mut gone) = (Vec::new(), Vec::new());
         while let Some(&(at, key)) = self.timers.first().filter(|(at, _)| *at <= now) {
@@ -304,7 +303,8 @@ impl Peers {
         self.proved.note(host, (), now);
     }
 
-    /// Records the largest path MTU of sessions with peers on a device. Other UDP ports of its address may belong to other users.
+    /// Records the largest path MTU of sessions with peers on a device. Other UDP ports of its address may belong to
+    /// other users.
     pub(super) fn too_large(&mut self, device: SocketAddr, next: Mtu, now: Time) {
         if mutant!(path_mtu_is_forgotten) {
             return;

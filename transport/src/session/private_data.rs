@@ -128,7 +128,7 @@ pub(crate) struct Welcome {
     pub(crate) srqs: Vec<SrqNumber>,
     /// UDP port at which the accepting node's device receives.
     pub(crate) udp_port: u16,
-    /// Same as [`Hello::is_local`].
+    /// See [`Hello::is_local`].
     pub(crate) is_local: bool,
 }
 
@@ -173,7 +173,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Refusals that consist of a code only.
+    /// Refusals that consist only of a code.
     const PLAIN: [Self; 12] = [
         Self::NotTrunkline,
         Self::Feature,
@@ -293,8 +293,8 @@ impl Refusal {
         matches!(self, Self::Crowded | Self::Resources | Self::Setting(_) | Self::IdentityRequired)
     }
 
-    /// Returns cause and remedy for the log of the node that sends this refusal. `None` if the peer retries without
-    /// help, if its request is malformed, or if the cause is logged elsewhere.
+    /// Returns the cause and the remedy for the log of the node that sends this refusal. Returns `None` if the peer
+    /// retries without help, if its request is malformed, or if the cause is logged elsewhere.
     pub(super) fn advice(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::Version(_) => {
@@ -416,12 +416,10 @@ pub(crate) struct Carried {
 
 #[cfg(feature = "identity")]
 impl Carried {
-    /// Reads a REQ.
     pub(crate) fn of_request(bytes: &[u8]) -> Option<Self> {
         Self::new(bytes, 37, 54)
     }
 
-    /// Reads a REP.
     pub(crate) fn of_reply(bytes: &[u8]) -> Option<Self> {
         Self::new(bytes, 6, 20)
     }
@@ -453,7 +451,7 @@ impl Hello {
     /// Parses private data. Features outside `known` are omitted from the result.
     ///
     /// # Errors
-    /// The refusal to answer with.
+    /// Returns the refusal to answer with.
     pub(crate) fn parse(bytes: &[u8], known: Features) -> Result<Self, Refusal> {
         let wanted = check_prefix(bytes, bytes.get(37).copied())?;
         if wanted & REQUIRED & !known.0 != 0 {

@@ -1,8 +1,8 @@
 //! Cookies, by which a peer proves that it receives packets at the address that it claims.
 //!
-//! A request may carry any source address and port. So the first request of an unknown peer is refused with a cookie,
-//! which goes only to the claimed address and port. Only a request that returns the cookie is processed further. A
-//! dial-back does not need a cookie, since it echoes this node's epoch, which is secret from other peers
+//! A request may carry any source address and port. The first request of an unknown peer is therefore refused with a
+//! cookie, which is sent only to the claimed address and port. Only a request that returns the cookie is processed
+//! further. A dial-back does not need a cookie, since it echoes this node's epoch, which is secret from other peers
 //! ([`crate::peer::epochs`]). Requests leave no state, except for the addresses of a few hosts. A host that does not
 //! return its cookie is reported, since packets to it may be blocked. The CM machine owns the cookies. This module
 //! performs no I/O.
@@ -18,8 +18,8 @@ use std::time::Duration;
 use trunkline_machine::Runtime;
 use trunkline_verbs::Time;
 
-/// Time for which a key creates cookies. The key verifies them for the same time again. A handshake takes a few round
-/// trips, or some seconds when packets are lost, and a stolen cookie should not be useful for much longer.
+/// Time for which a key creates cookies. For the same time after that, the key only verifies them. A handshake takes a
+/// few round trips, or some seconds when packets are lost, and a stolen cookie should not be useful for much longer.
 const BUCKET: Duration = Duration::from_secs(10);
 /// Maximum number of hosts whose cookies are awaited. Cookies for further hosts are not tracked.
 const AWAITED: usize = 64;
@@ -53,7 +53,7 @@ impl Cookies {
         cookie(self.keys[0], from, hello)
     }
 
-    /// Returns the time of the next [`Self::unanswered`].
+    /// Returns the time of the next call of [`Self::unanswered`].
     pub(crate) fn next_timer(&self) -> Option<Time> {
         self.awaited.front().map(|(sent, _)| *sent + ANSWER_LIMIT)
     }

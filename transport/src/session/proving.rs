@@ -19,17 +19,16 @@ use trunkline_verbs::{PeerHost, Time};
 /// a FAILURE.
 pub(super) const EARLY_FRAMES: usize = 4;
 
-/// Peer, and this node's number of the session.
+/// Peer, and this node's number for the session.
 pub(super) type SessionOfPeer = (PeerKey, u32);
 
-/// Identity of a session's peer, and the settings that its SETTINGS must equal.
+/// Identity of a session's peer, and the settings that the peer's SETTINGS frame must carry.
 #[derive(Debug, Clone)]
 pub(super) struct PeerProof {
     pub(super) identity: PeerIdentity,
     pub(super) settings: Arc<[u8]>,
 }
 
-/// A handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     pub(super) stage: Stage,
@@ -72,8 +71,8 @@ pub(super) struct Live {
     pub(super) early: Vec<Box<[u8]>>,
     /// Time at which the last exchange began, or the first one ended.
     pub(super) begun_at: Time,
-    /// Time at which the TLS client begins the next exchange, the TLS server requests an exchange, or the
-    /// TLS server starts the exchange that the peer began.
+    /// Time at which the TLS client begins the next exchange, or the TLS server requests one. `serve_at` is the time at
+    /// which the TLS server starts an exchange that the peer began.
     pub(super) renew_at: Option<Time>,
     pub(super) serve_at: Option<Time>,
     /// Time at which the session ends, and the cause.
@@ -151,11 +150,10 @@ pub(crate) struct Proving {
     pub(super) renewals: BTreeSet<SessionOfPeer>,
     /// Sessions that wait for a turn, by class.
     pub(super) queues: [FairQueue; 3],
-    /// Number of turns.
     turns: usize,
 }
 
-/// Interval of a renewal's turn, in turns, while other flights wait. Sessions that are up can wait.
+/// Number of turns of which renewals get one while other flights wait. Sessions that are up can wait.
 const TURNS_OF_RENEWAL: usize = 8;
 
 impl Proving {
@@ -230,7 +228,6 @@ impl Proving {
         }
     }
 
-    /// Removes ended renewals.
     pub(super) fn prune_renewals(&mut self) {
         let mut renewals = std::mem::take(&mut self.renewals);
         renewals.retain(|session| {
@@ -306,7 +303,7 @@ pub(super) fn advance(
     }
 }
 
-/// Passes the frames that arrived before an exchange began to it. Returns true if a flight is complete.
+/// Passes an exchange the frames that arrived before it began. Returns true if a flight is complete.
 fn feed(exchange: &mut Exchange, early: Vec<Box<[u8]>>) -> Result<bool, HandshakeFailure> {
     let mut is_whole = false;
     for frame in early {

@@ -1,4 +1,4 @@
-//! Renewals: handshakes that repeat the proof of names in a live session, and the expiry of certificates.
+//! Renewals, which are handshakes that repeat the proof of names in a live session, and the expiry of certificates.
 //!
 //! The TLS client begins a renewal after an hour, before either certificate expires, after its own credentials
 //! change, and on a RENEW frame from the server. The frames are sent among calls, in the lane between poller 0 of both
@@ -75,7 +75,7 @@ impl CmMachine {
         let Some(credentials) = self.proving.credentials.clone() else { return };
         let left = |until: UnixTime| left(&credentials, until);
         let hour = self.renew_after;
-        // Subtract up to a tenth at random, so that a node's sessions are not all renewed at once.
+        // Subtract up to a tenth at random, so that a node's sessions are not all renewed at the same time.
         let part = u32::try_from(random % 1024).unwrap_or(0);
         let regular = hour - hour * part / 10_240;
         let (theirs, own) = (left(ends), left(credentials.not_after));

@@ -2,8 +2,8 @@
 //!
 //! A request and its source address are untrusted. Unless the sender proves its address, by this node's cookie or an
 //! echo of this node's session, a request costs only bounded parsing and a refusal. The cost of proven requests is
-//! bounded per host and in total. The dial-back goes to the source address, never to an address inside the request.
-//! This module only decides, and `accepting.rs` executes.
+//! bounded per host and in total. The dial-back is sent to the source address, never to an address inside the request.
+//! This module only decides; `accepting.rs` executes the decision.
 #![forbid(unsafe_code)]
 
 use super::cm_machine::CmMachine;

@@ -1,8 +1,9 @@
 //! Copies of large messages into memory that the peer may READ, a piece at a time.
 //!
-//! A poller copies one piece in each of its turns, so that a large message delays other work only for that time.
-//! Trunks take turns, and so do the messages of a trunk. The memory for a message is allocated at once, and the
-//! message is announced when it is completely copied. Small messages are posted before a piece is copied.
+//! A poller copies one piece in each of its turns, so that a large message delays other work only for that time. Trunks
+//! take turns, and so do the messages of a trunk. The memory for a message is allocated before its first piece is
+//! copied, and the message is announced when it is completely copied. Small messages are posted before a piece is
+//! copied.
 //!
 //! Dropping a waiting message returns its memory.
 #![forbid(unsafe_code)]
@@ -65,7 +66,7 @@ impl Trunk {
         }
     }
 
-    /// Allocates memory for the copy of a queue's oldest message. Returns true if it did.
+    /// Allocates memory for the copy of a queue's oldest message. Returns true if a copy has begun.
     fn begin_copy(&mut self, res: &mut Resources, lane: usize, queue: usize) -> bool {
         while let Some(mut message) = self.lanes[lane].queues[queue].pop() {
             let taken = if self.needs_copy(res, &message) {

@@ -19,7 +19,6 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(1);
 /// Packet payload that every network carries, since IPv6 requires an MTU of at least 1280.
 const CARRIED_EVERYWHERE_BYTES: u32 = 1024;
 
-/// Health of a trunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
     Live,
@@ -55,8 +54,8 @@ impl Trunk {
         not_shared(self.pipeline.qp())
     }
 
-    /// Returns the packet payload of the failed work with this number, if it is larger than every delivered
-    /// payload and larger than every network carries.
+    /// Returns the packet payload of the failed work with this number, if it is larger than every delivered payload and
+    /// larger than the payload that every network carries.
     pub(crate) fn lost_packet_bytes(&self, sequence: u64) -> Option<u32> {
         let mtu = path_mtu(self.pipeline.qp())?.bytes();
         let (failed, carried) = self.pipeline.failed_and_carried(sequence)?;
@@ -125,8 +124,8 @@ impl Trunk {
         (self.pipeline.is_idle() || overdue).then_some(cause)
     }
 
-    /// Executes the second phase, which frees the trunk, even if the device has not completed all of its work, and
-    /// notifies the driver.
+    /// Executes the second phase, which frees the trunk and notifies the driver. The device need not have completed all
+    /// of the trunk's work.
     pub(crate) fn free(mut self, res: &mut Resources, cause: PeerDown) {
         destroy_ini(res, self.pipeline.qp());
         while let Some(completed) = self.pipeline.pop_completed(&mut res.sends) {

@@ -133,8 +133,8 @@ impl Lane {
         self.queues[ORDERED..].iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns true if a small message may be sent now, in the order of messages, with a credit left for a waiting
-    /// large message.
+    /// Returns true if a small message may be sent now. It must keep the order of messages, and leave a credit for a
+    /// waiting large message.
     pub(super) fn is_clear(&self, ordered: bool) -> bool {
         let [small, _, large, _] = &self.queues;
         let leaves_credit = large.is_empty() || self.spender.available() > 1;
@@ -192,9 +192,9 @@ impl Lane {
         self.took_ms = now_ms;
     }
 
-    /// Returns the step that the remote poller has delayed for longer than the limit. The step is its settings, if
-    /// the session or messages wait for them, or its credit or READs for waiting messages. Messages that wait for
-    /// local memory or slots do not count.
+    /// Returns the step that the remote poller has delayed for longer than the limit. While the session or messages
+    /// wait for the poller's settings, this step is the settings. Otherwise it is credit or READs for waiting messages.
+    /// Messages that wait for local memory or slots do not count.
     pub(super) fn stalled(&self, is_up: bool, now_ms: u64, limit_ms: u64) -> Option<&'static str> {
         let waits = self.requests_out > 0 || (!self.is_empty() && self.spender.available() == 0);
         let is_over = now_ms.saturating_sub(self.took_ms) >= limit_ms;
@@ -224,8 +224,8 @@ impl Lane {
         self.is_empty() && self.requests_out == 0 && self.spender.release_due_ms().is_none()
     }
 
-    /// Returns the header bytes that are written when a frame is posted, for frames to this lane's poller, which has
-    /// the given index. The credit positions in them count as announced.
+    /// Returns the header bytes that are written when a frame to this lane's poller is posted. `index` is the index of
+    /// that poller. The credit positions in the bytes count as announced.
     pub(super) fn settle(&self, grants: &mut Grants, index: usize) -> [u8; 4] {
         let settled = Settled {
             grant: on_wire(grants.tell(self.pair)),

@@ -99,7 +99,7 @@ impl Trunk {
         if has_room && !message.body.is_empty() { message.head.len() } else { message.announced.min(most) }
     }
 
-    /// Handles an announcement, by which the peer requests that this node READ a message.
+    /// Handles an announcement, with which the peer requests that this node READ a message.
     pub(super) fn take_request(
         &mut self,
         res: &mut Resources,
@@ -173,8 +173,8 @@ impl Trunk {
         self.sinks.unscreened().and_then(|sink| sink.head.take())
     }
 
-    /// Applies the decision about that announcement, given the first part. A refused message is not READ, and its FIN
-    /// allows the sender to free it.
+    /// Applies the decision about the announcement from [`Self::take_unscreened`], given the first part. A refused
+    /// message is not READ, and its FIN allows the sender to free it.
     pub(crate) fn screened(&mut self, res: &mut Resources, part: Message, screening: Screening) {
         let Some(sink) = self.sinks.screened(part, screening) else { return self.mark(res) };
         res.shares.unannounce(self.peer, 1);

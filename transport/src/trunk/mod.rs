@@ -87,7 +87,7 @@ const MOST_HANDSHAKE: usize = 24;
 #[derive(Debug)]
 pub(crate) struct Trunk {
     peer: PeerKey,
-    /// This node's number of the session.
+    /// This node's number for the session.
     number: u32,
     began: Time,
     health: Health,
@@ -105,9 +105,9 @@ pub(crate) struct Trunk {
     renewed: RenewedKeys,
     #[cfg(feature = "identity")]
     switches: usize,
-    /// Settings from the handshake's proof, which the peer's SETTINGS frame must equal.
+    /// Settings from the handshake's proof. The peer's SETTINGS frame must equal them.
     bound_settings: Option<Arc<[u8]>>,
-    /// Limits from the peer's settings: message and frame size in bytes, and announced messages per lane.
+    /// Limits from the peer's settings, which are the message and frame size in bytes, and announced messages per lane.
     max_message: usize,
     max_frame: usize,
     large_messages: u32,
@@ -275,12 +275,11 @@ impl Trunk {
         self.began
     }
 
-    /// Returns the peer node.
     pub(crate) fn peer(&self) -> PeerKey {
         self.peer
     }
 
-    /// Returns this node's number of the session.
+    /// Returns this node's number for the session.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }

@@ -214,7 +214,7 @@ pub(crate) fn wr_id(slot: usize, sequence: u64) -> u64 {
     (slot as u64) << SEQUENCE_BITS | sequence & SEQUENCES
 }
 
-/// Splits a work request number into trunk and sequence.
+/// Splits a work request number into the place of the trunk and the sequence number.
 pub(crate) fn parse_wr_id(wr_id: u64) -> (usize, u64) {
     let slot = usize::try_from(wr_id >> SEQUENCE_BITS).unwrap_or(usize::MAX);
     (slot, wr_id & SEQUENCES)
@@ -408,7 +408,7 @@ impl Pipeline {
     }
 
     /// Posts an empty WRITE to a QP in ERR, after unsignalled work, since the device may have sent that work and
-    /// reports only flushed work. All work must be posted.
+    /// reports only flushed work. All work must already be posted.
     pub(super) fn post_end(&mut self, sends: &mut SendRoom, lanes: &[Lane]) {
         let Some(lane) = lanes.first().filter(|_| self.signals.due().is_some()) else { return };
         let _ = self.push(WorkKind::Keepalive(lane.srq), Record::Nothing);
@@ -728,7 +728,7 @@ impl WorkKind {
     }
 }
 
-/// Prepares a frame for its first bundled message. Returns the slot for both, if there is one.
+/// Prepares a frame for its first bundled message. Returns the slot for both messages, if there is one.
 #[inline(never)]
 fn begin_bundle(sends: &mut SendRoom, frame: &mut Frame, place: FrameBytes, inline: &[u8]) -> Option<u32> {
     let slot = match place {

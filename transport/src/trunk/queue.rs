@@ -57,7 +57,6 @@ impl MessageQueue {
         self.messages.push_back(message);
     }
 
-    /// Takes the oldest message.
     pub(crate) fn pop(&mut self) -> Option<Outbound> {
         let message = self.messages.pop_front()?;
         if self.messages.is_empty() {
@@ -219,8 +218,8 @@ mod tests {
         assert_eq!(messages.used, [(peer, 8)].into());
     }
 
-    /// Messages fail at their deadlines, and the queue is not searched before the earliest deadline, in any
-    /// order of pushes, removals and returns.
+    /// In any order of pushes, removals and returns, messages fail at their deadlines, and the queue is not searched
+    /// before the earliest deadline.
     #[test]
     fn messages_fail_at_their_deadlines() {
         let mut queue = MessageQueue::default();

@@ -108,7 +108,7 @@ impl Resources {
     }
 }
 
-/// The time, as read at the beginning of the poller's turn.
+/// The poller's time, which is read at the beginning of each turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TurnTime {
     started: Time,
@@ -293,8 +293,8 @@ impl ReceiveRoom {
         &mut self.slots
     }
 
-    /// Returns the message in a frame. Unless the message is short, it borrows the receive slot while slots are
-    /// plentiful, and is otherwise copied.
+    /// Returns the message in a frame. A message that is not short borrows the receive slot while slots are plentiful,
+    /// and is otherwise copied.
     pub(crate) fn message(&mut self, header: &Header, frame: Received) -> Message {
         let Header { message, time_left_us, bytes: start, .. } = *header;
         let frame = match frame.into_short() {

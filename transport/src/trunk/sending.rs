@@ -1,4 +1,4 @@
-//! The send path: from a lane's queue to staged frames, and the effects of their completions.
+//! The send path, from a lane's queue to staged frames, and the effects of their completions.
 //!
 //! A message is staged when its lane has credit, a slot is free and the send queue has room.
 #![forbid(unsafe_code)]

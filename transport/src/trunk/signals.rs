@@ -1,8 +1,8 @@
 //! Choice of the work requests that are signalled.
 //!
 //! A completion costs an acknowledgement and a CQ entry. Most frames do not need one, because the peer's reply or the
-//! end of the session decides their outcome. So a doorbell is signalled only if its completion is awaited, or enough
-//! work or time has passed. After a pause, a keepalive follows unsignalled work, and its completion covers all
+//! end of the session decides their outcome. A doorbell is therefore signalled only if its completion is awaited, or if
+//! enough work or time has passed. After a pause, a keepalive follows unsignalled work, and its completion covers all
 //! earlier work.
 #![forbid(unsafe_code)]
 
@@ -28,8 +28,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Records a doorbell of `count` work requests. Returns true if the last one must be signalled, which is always
-    /// so if `is_awaited`.
+    /// Records a doorbell of `count` work requests. Returns true if the last one must be signalled, which is always the
+    /// case if `is_awaited`.
     #[inline]
     pub(super) fn post(&mut self, count: usize, is_awaited: bool, now: Time) -> bool {
         let is_signaled = is_awaited

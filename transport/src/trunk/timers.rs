@@ -1,4 +1,4 @@
-//! Timed work of a trunk: deadlines, keepalives, the release of credit, and retries of work that waits.
+//! Timed work of a trunk, such as deadlines, keepalives, the release of credit, and retries of work that waits.
 #![forbid(unsafe_code)]
 
 use super::lane::Lane;
@@ -24,9 +24,9 @@ const EARLY_PART: u64 = 2;
 pub(super) struct Silence {
     /// Time of the last message or acknowledgement.
     heard_ms: u64,
-    /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent at once.
+    /// Lower bound of the time of the next keepalive; 0 for the first one, which is sent immediately.
     check_ms: u64,
-    /// Number of packets received by the session's QPs, and the time of its last observed change. It includes
+    /// Number of packets received by the session's QPs, and the time of its last observed change. The number includes
     /// the peer's keepalives, which have no completions.
     received: u64,
     received_ms: u64,
@@ -35,9 +35,9 @@ pub(super) struct Silence {
 }
 
 impl Silence {
-    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later answers,
-    /// but a peer that dies before it sends anything must be detected as soon as other peers. So the first keepalive
-    /// is sent at once.
+    /// Creates the state of a session that came up. A QP waits longer for its first answer than for later answers, but
+    /// a peer that dies before it sends anything must be detected as soon as other peers. The first keepalive is
+    /// therefore sent immediately.
     pub(super) fn new(now_ms: u64, is_accepted: bool) -> Self {
         Self { heard_ms: now_ms, check_ms: 0, received: 0, received_ms: now_ms, is_accepted }
     }
@@ -183,8 +183,9 @@ impl Trunk {
         self.silence.heard_ms = res.time.now_ms();
     }
 
-    /// Moves the next keepalive check to at most `keepalive_ms` from now. Called after an acknowledgement, when a reply may
-    /// still be awaited, and while work waits for a resource.
+    /// Moves the next keepalive check to at most `keepalive_ms` from now.
+    ///
+    /// Called after an acknowledgement, when a reply may still be awaited, and while work waits for a resource.
     pub(super) fn probe_soon(&mut self, res: &mut Resources) {
         let soon_ms = res.time.now_ms().saturating_add(res.shared.limits.keepalive_ms);
         self.silence.check_ms = self.silence.check_ms.min(soon_ms);
@@ -229,9 +230,9 @@ impl Trunk {
         self.silence.is_long(res.time.now_ms())
     }
 
-    /// Returns true if messages wait for an acknowledgement from the silent peer. Then sends a keepalive, unless
-    /// other work in flight will be acknowledged. If the device shares memory with the peer's process, messages do
-    /// not wait, since the end of that process is detected at once.
+    /// Returns true if messages wait for an acknowledgement from the silent peer. In that case, also sends a keepalive,
+    /// unless other work in flight will be acknowledged. If the device shares memory with the peer's process, messages
+    /// do not wait, since the end of that process is detected immediately.
     #[cold]
     pub(super) fn must_prove(&mut self, res: &mut Resources) -> bool {
         if self.pipeline.qp().path().is_some_and(|path| path.name == QpPath::MEMORY) {

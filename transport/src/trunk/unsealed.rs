@@ -1,4 +1,4 @@
-//! Replacement for `identity/seal.rs` in a build without identities: frames are never sealed.
+//! Replacement for `identity/seal.rs` in a build without identities, in which frames are never sealed.
 #![forbid(unsafe_code)]
 
 use crate::wire::frame::FrameError;

@@ -149,7 +149,7 @@ pub(crate) enum FrameError {
     /// The frame breaks the protocol. `PeerDown::Misbehaved` contains the text.
     #[error("{0}")]
     Broken(&'static str),
-    /// A sealed frame or piece of a message is not the one that the peer sent. `PeerDown::Altered` contains the text.
+    /// A sealed frame, or a part of a sealed message, was altered in transit. `PeerDown::Altered` contains the text.
     #[cfg(feature = "identity")]
     #[error("{0}")]
     Altered(&'static str),
@@ -169,8 +169,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
-/// Returns the size of a message's header with these flags, and the time left in it, in microseconds. Returns `None`
-/// if the message is too short. An unlimited time left counts as absent, and 0 as 1.
+/// Returns the size of a message's header with these flags, and the time left in it, in microseconds. Returns `None` if
+/// the message is too short. The maximum time left counts as absent, and 0 as 1.
 #[inline]
 fn time_of(message: &[u8], set: u8) -> Option<(usize, u32)> {
     if set & flags::TIME_LEFT == 0 {
@@ -186,15 +186,15 @@ fn is_message(kind: u8, set: u8) -> bool {
     kind >= DRIVER && set & (flags::PHASE | flags::ANNOUNCES) == 0
 }
 
-/// Returns the time left of a message that is about to be sent, in microseconds. The time is rounded up, so
-/// that 0 means that the deadline has passed, and saturates at 71 minutes.
+/// Returns the time left of a message that is about to be sent, in microseconds. The time is rounded up, so 0 means
+/// that the deadline has passed. It saturates at 71 minutes.
 #[inline]
 pub(crate) fn time_left(deadline: Time, now: Time) -> [u8; 4] {
     u32::try_from(deadline.since(now).div_ceil(1000)).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` is the field that is
-/// used in a bundle.
+/// Returns the header of a driver's message, as [`TIMED_HEADER`] bytes, and its size. `length` is the message's length
+/// field in a bundle.
 #[inline]
 pub(crate) fn message(
     header: MessageHeader,
@@ -263,8 +263,8 @@ impl Bundle {
         self.left == 0
     }
 
-    /// Returns the next message in a frame that [`Header::parse`] accepted, and skips withdrawn messages. Returns
-    /// `None` after an error or the last message.
+    /// Returns the next message of a frame that [`Header::parse`] accepted, skipping withdrawn messages. Returns `None`
+    /// after an error or the last message.
     ///
     /// # Errors
     /// Returns an error if the bundle is malformed.
@@ -392,8 +392,8 @@ impl Header {
         Ok(Self { kind, message, time_left_us, bytes, grant, want, target })
     }
 
-    /// Returns the position up to which the sender has released credit, modulo 2^16. Frames with this position use no
-    /// credit. They are Credit frames, and Settings, which precede all releases.
+    /// Returns the position up to which the sender has released credit, modulo 2^16. Only Credit and Settings frames
+    /// have this position. They use no credit, and Settings precede all releases.
     pub(crate) fn released(&self) -> Option<u16> {
         match self.kind {
             FrameKind::Credit => Some(self.message.word),

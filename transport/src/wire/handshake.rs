@@ -24,7 +24,7 @@ pub(crate) const CLEAR_TOTAL: u16 = 4096;
 pub(crate) const SEALED_TOTAL: u16 = 12_288;
 /// Size of DONE, in bytes.
 pub(crate) const DONE_TOTAL: u16 = 32;
-/// Size of FAILURE, in bytes, which contains a code (2) and the id of a field of the binding (2).
+/// Size of FAILURE, in bytes. It contains a code (2) and the id of a field of the binding (2).
 pub(crate) const FAILURE_TOTAL: u16 = 4;
 
 /// Meaning of a flight.
@@ -32,7 +32,7 @@ pub(crate) const FAILURE_TOTAL: u16 = 4;
 pub(crate) enum Part {
     /// TLS messages.
     Tls,
-    /// The cause for which the sender ends the exchange.
+    /// The reason why the sender ends the exchange.
     Failure,
     /// Proof that the TLS server has derived the keys.
     Done,

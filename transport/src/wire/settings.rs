@@ -1,4 +1,4 @@
-//! The settings of a node, sent first on each lane. They are its limits, as a list that later versions may extend.
+//! The settings of a node, which are its limits, sent first on each lane as a list that later versions may extend.
 //!
 //! The trunk sends and receives one list on each lane. All bytes come from a peer, so this code must not panic.
 //!
@@ -32,15 +32,14 @@ pub(crate) struct Settings {
     pub(crate) max_bundle: u32,
 }
 
-/// Appends an entry to a list.
 pub(crate) fn push_entry(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(kind.to_le_bytes());
     out.extend(u16::try_from(value.len()).unwrap_or_default().to_le_bytes());
     out.extend(value);
 }
 
-/// Returns the type and the value of the first entry of a list, and the rest of the list. `None` if the list is empty
-/// or malformed.
+/// Returns the type and the value of the first entry of a list, and the rest of the list. Returns `None` if the list is
+/// empty or malformed.
 pub(crate) fn split_entry(list: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (&[kind_low, kind_high, low, high], rest) = list.split_first_chunk::<PREFIX>()?;
     let (value, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes([low, high])))?;

@@ -33,7 +33,7 @@ fn accepted(crowd: &mut Crowd) -> usize {
 
 #[test]
 fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
-    // Entries of an unknown type, which a peer may send early, and frames that it may not send early.
+    // Settings with entries of an unknown type may be sent early. Credit frames may not.
     let settings = frame::build(SETTINGS, 0, 0, &[9, 0, 0, 0].repeat(8));
     let credits = vec![frame::build(CREDIT, 0, 0, &[]); 7];
     for frames in [vec![settings.clone()], [vec![settings.clone()], credits].concat()] {
@@ -59,7 +59,7 @@ fn frames_of_half_open_sessions_do_not_harm_established_sessions() {
 fn nodes_of_one_host_take_at_most_half_of_srq() {
     /// Number of pollers of each node. The SRQ has room for 15 pollers of other nodes.
     const POLLERS: u16 = 4;
-    // Only the software device tells this user's nodes on other addresses from strangers of this host.
+    // Only the software device distinguishes this user's nodes on other addresses from strangers on this host.
     let soft = || over_udp().provider(ProviderChoice::Soft);
     let node = TestNode::start(soft().srq_depth(DEPTH).srq_depth_limit(DEPTH), 1);
     let address = fresh_address();

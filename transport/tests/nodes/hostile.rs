@@ -40,7 +40,7 @@ struct RawPeer {
     ini: Arc<dyn QueuePair>,
     ids: Vec<Arc<dyn CmId>>,
     node_srq: SrqNumber,
-    /// Pollers of the node.
+    /// Number of pollers of the node.
     pollers: u8,
     memory: Arc<Memory>,
     region: Arc<dyn MemoryRegion>,
@@ -380,7 +380,7 @@ fn unknown_kinds_of_frames_are_counted_or_end_session() {
     assert_eq!(node.report().counter("frames_of_unknown_kind"), Some(1));
     assert!(peer.send_politely(&frame::build(0x0d, CRITICAL, 0, &[]), 1));
     assert_eq!(node.down(key), PeerDown::UnknownFrame(0x0d));
-    // No node agrees to handshakes yet.
+    // The node has no identity, so it does not accept handshake frames.
     let peer = RawPeer::connect(node.address);
     let key = node.up();
     assert!(peer.send_politely(&frame::build(0x05, CRITICAL, 0, &[0; 12]), 1));

@@ -22,7 +22,7 @@ fn messages_of_every_size_are_echoed() {
     let mut client = TestNode::start(over_udp(), 1);
     client.echoes(&server, &SIZES);
     let report = client.report();
-    // With the feature rdma-core and on the drop-in libraries a loopback address belongs to a NIC.
+    // With the feature rdma-core and on the drop-in libraries, a loopback address belongs to a NIC.
     let of = (report.provider, report.link.as_str());
     assert!([("softrdma", "shm"), ("softrdma", "udp"), ("rdma-core", "ethernet")].contains(&of), "{of:?}");
     assert_eq!((report.ini, report.tgt, report.srqs), (1, 1, 1));
@@ -132,7 +132,7 @@ fn registered_buffer_is_sent_without_copy() {
     }
 }
 
-/// Sends more messages than may be announced at once, in one turn and among other messages.
+/// Sends more messages than may be announced at a time, in one turn and among other messages.
 #[test]
 fn refused_messages_are_neither_read_nor_held() {
     const MESSAGES: u64 = 100;

@@ -152,7 +152,7 @@ struct Results {
     canaries: usize,
 }
 
-/// Guesses the memory of a node that exchanges large messages with another peer.
+/// Guesses keys and addresses of a node that exchanges large messages with another peer.
 fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     let root = (level != Level::None).then(|| authority("root"));
     let mut network = Network { hub: Hub::new(), root, given: 0 };
@@ -209,7 +209,7 @@ fn guess(level: Level, mut guesses: Vec<Guess>) -> Results {
     results
 }
 
-/// Returns the other peer's memory, which a peer can learn only from the other peer's packets.
+/// Returns guesses with the key and the address given to the other peer. Only the other peer's packets contain them.
 fn known() -> impl Iterator<Item = Guess> {
     [0, 4096, 64 << 10, 512 << 10, 900 << 10].into_iter().map(|address_step| Guess {
         other_key: true,

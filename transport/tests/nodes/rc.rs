@@ -1,4 +1,4 @@
-//! Nodes over RC connections, which behave as over XRC, on devices with and without XRC.
+//! Nodes over RC connections, on devices with and without XRC. They behave as over XRC.
 
 use crate::common::{ECHO, Job, LIMIT, SIZES, TestNode, over_udp, pattern};
 use std::collections::HashSet;

@@ -62,8 +62,8 @@ fn messages_before_shutdown_of_sender_are_delivered() {
     }
 }
 
-/// Returns the failure of a message. It fails with its connection attempt, or at once because the peer is known to be
-/// away.
+/// Returns the failure of a message. It fails with its connection attempt, or immediately because the peer is known to
+/// be away.
 fn failure(node: &mut TestNode, token: u64) -> Result<SendFailure, SendError> {
     node.wait("failure", |_, event| match event {
         Happened::Sent(of, SendOutcome::Failed(failure)) if *of == token => Some(Ok(*failure)),
@@ -219,7 +219,7 @@ fn idle_session_stays_up() {
                 std::thread::yield_now();
             }
         }
-        // A device opened through libibverbs may not count its packets, and then only time tells.
+        // A device opened through libibverbs may not count its packets, so wait for a fixed time.
         None => std::thread::sleep(Duration::from_millis(500)),
     }
     client.send(0, peer, &[ECHO], Bytes::new(), 1);
