@@ -36,7 +36,7 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Sampling interval: one in this many ended calls of a method is recorded.
+/// Sampling interval, in ended calls of a method.
 const SAMPLED: u64 = 64;
 
 /// Name that represents all methods that the node does not serve.
@@ -74,7 +74,7 @@ pub(crate) struct MethodCounters {
     name: (&'static str, &'static str),
     /// Number of the method in the poller's record: twice its index, plus 1 for a client.
     number: u32,
-    /// Number of calls that have begun, except calls that ended in the same turn.
+    /// Number of calls that have begun, excluding calls that ended in their first turn.
     begun: AtomicU64,
     /// Number of calls in `begun` that have ended.
     ended: AtomicU64,

@@ -1,4 +1,4 @@
-//! Details of a status, as a value of a type that both sides share.
+//! Typed details of a status. Client and server must use the same type.
 //!
 //! ```text
 //! 0 hash of the type's name (8)   the value, by the default codec
@@ -50,7 +50,7 @@ impl Status {
         }
     }
 
-    /// Returns the details if they have this type.
+    /// Returns the details, or `None` if they have another type.
     ///
     /// # Errors
     /// Returns an error if the details have this type's name but cannot be decoded.

@@ -229,7 +229,7 @@ impl Context {
         self.time_left().map(|left| Instant::now() + left)
     }
 
-    /// Returns the time left until the deadline, which is zero after the deadline. `None` without a deadline.
+    /// Returns the time left until the deadline, or `None` if the call has no deadline. The time is zero after the deadline.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
@@ -251,7 +251,7 @@ impl Context {
     /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if the
     /// metadata contains no trace or a malformed one.
     ///
-    /// Calls made by the handler continue the trace: their requests contain the same two keys, unless the call's options
+    /// Calls made by the handler continue the trace. Their requests contain the same two keys, unless the call's options
     /// contain a `traceparent`. The size of `tracestate` is limited as in [`TraceContext::of`]. If the metadata of such a
     /// call exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at the client or the server,
     /// `tracestate` is dropped first, and then `traceparent`.
@@ -382,7 +382,7 @@ impl Context {
         self.0.deadline
     }
 
-    /// Returns true if the metadata has a trace, well-formed or not.
+    /// Returns true if the metadata contains a trace, well-formed or not.
     pub(super) fn is_traced(&self) -> bool {
         self.request().is_traced
     }

@@ -3,7 +3,7 @@
 //! The metadata keys `traceparent` and `tracestate` contain the trace. Parsing accepts later versions of the format, and
 //! output has version 0. This module does not create identifiers.
 //!
-//! A peer chooses the trace, and a handler's nested calls inherit it. In these calls, it is therefore limited to
+//! A peer chooses the trace, and a handler's nested calls inherit it. In nested calls, the trace is therefore limited to
 //! [`MOST_TRACE_BYTES`], and is dropped before all other metadata.
 
 use super::{Metadata, PREFIX};
