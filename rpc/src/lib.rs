@@ -83,9 +83,9 @@ mod observe;
 pub mod policy {
     //! Authorization by rules in a file. The rules state which peers may make which calls.
     //!
-    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets a node's policy file. The node reloads the file when
-    //! it changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists of
-    //! `[[allow]]` and `[[deny]]` rules, each with patterns for peers and calls:
+    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets a node's policy file. The node reloads the file
+    //! when it changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists
+    //! of `[[allow]]` and `[[deny]]` rules, each with patterns for peers and calls:
     //!
     //! ```toml
     //! [[allow]]

@@ -131,8 +131,8 @@ impl CallOptions {
     /// call's deadline passes while it waits, it fails with [`Code::DeadlineExceeded`] and [`Reason::Expired`] without
     /// having run, and the message names the limit that was reached.
     ///
-    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Calls of
-    /// both kinds fail in this way while 4,096 calls are queued for their poller. This limit is fixed.
+    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. It also
+    /// fails in this way while the queue of its poller is full. The queue holds 4,096 calls, or 65,536 on a local channel.
     ///
     /// A nested call, which a handler makes, never waits, because it might wait for the handler's own caller. An eighth of
     /// each limit, but at least 1, is reserved for nested calls unless the limit is 1. When a limit is reached, nested calls

@@ -15,7 +15,7 @@ use trunkline_verbs::Time;
 /// Maximum time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Position of the next call; the call is stored elsewhere.
+/// Position of a call that was taken out of its queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat {
     pub(super) peer: PeerKey,

@@ -93,9 +93,9 @@ const TABLE: usize = 64;
 /// Number of elements in a leaf of a B-tree, and size of the rest of the leaf in bytes.
 const LEAF: usize = 11;
 const NODE: usize = 64;
-/// Memory per element of another collection: a multiple of the element's size, plus a number of bytes. The factor covers a
-/// table that is being moved, which has up to 3.43 places per element. The bytes cover a node of a list, or the hash and
-/// index of an ordered map that is being moved.
+/// Memory per element of another collection, as a multiple of the element's size and an additional number of bytes. The
+/// factor covers a table that is being moved, which has up to 3.43 places per element. The bytes cover a node of a list, or
+/// the hash and index of an ordered map that is being moved.
 const TIMES: usize = 4;
 const BESIDES: usize = 56;
 

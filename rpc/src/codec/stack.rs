@@ -24,7 +24,7 @@ const TOP_MARGIN: usize = 32 << 10;
 const COPIES: usize = 24;
 /// Stack use per field, in bytes.
 const FIELD: usize = 384;
-/// Stack use per variant of an enum: a number of bytes, and a number of copies of the value.
+/// Stack use per variant of an enum, as a number of bytes and a number of copies of the value.
 const VARIANT: usize = 96;
 const COPIES_FOR_VARIANT: usize = 2;
 /// Maximum expected stack use of one level. An unoptimised build may use more if a type of more than 56 KiB contains itself.

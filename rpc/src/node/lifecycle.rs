@@ -1,4 +1,4 @@
-//! The phase of a node: serving, draining or ending.
+//! The phase of a node, which is serving, draining or ending.
 //!
 //! Each node has one [`Lifecycle`], shared by its handle, its pollers and their inboxes. The handle advances the phase,
 //! which never goes back. Pollers report when their handlers have ended. Only [`Lifecycle::wait_drained`] blocks.
@@ -77,8 +77,8 @@ pub(crate) struct Counters {
     pub(crate) hedges_won: Counter,
 }
 
-/// Access of one poller's call contexts to a node's drain state. Each poller has its own, so that pollers do not contend for
-/// one reference count.
+/// Handle of one poller's call contexts to the node's drain state. Each poller has a separate handle, so that pollers do not
+/// contend for one reference count.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Lifecycle>);
 
@@ -199,7 +199,7 @@ impl Lifecycle {
     /// Records that a job has ended or was removed from the queue.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
-            // Taking the lock prevents a lost wake-up: waiters check the number while holding it.
+            // Waiters check the number while they hold the lock, so taking it here prevents a lost wake-up.
             let _left = self.left.lock();
             self.changed.notify_all();
         }

@@ -1,4 +1,4 @@
-//! Charges the memory of decoded arguments to the calling peer until the handler ends, because the peer determines its size.
+//! Charges the memory of decoded arguments to the calling peer until the handler ends, because the peer determines the size.
 //!
 //! The dispatcher calls the current call's `begin` before each poll of a handler and [`ArgumentMemory::end`] after it, and
 //! releases the result of `end` when the handler has ended. Code that keeps a request may decode arguments outside of a
@@ -92,7 +92,7 @@ impl ArgumentMemory {
         Ok(())
     }
 
-    /// Decodes arguments. `names` are the names of the parameters.
+    /// Decodes arguments. `names` contains the names of the parameters.
     pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],

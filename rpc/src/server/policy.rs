@@ -186,8 +186,8 @@ impl fmt::Display for PeerPattern {
 /// Pattern that matches calls, in the form `/service/method`, `/service/*` or `*`. gRPC calls are matched by their path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallPattern(
-    /// The path. If it ends with `/`, the pattern matches all methods of the service. If it is empty, the pattern matches all
-    /// calls.
+    /// The path. If it ends with `/`, the pattern matches all methods of the service. If it is empty, the pattern matches
+    /// all calls.
     Box<str>,
 );
 

@@ -106,8 +106,8 @@ impl<E: std::error::Error> std::error::Error for CallError<E> {
     }
 }
 
-/// The error of a method in a service with the codec `C`. It is [`Status`], or a type that implements serde's traits and that
-/// the codec supports.
+/// The error of a method in a service with the codec `C`. It is [`Status`], or a type that implements serde's traits and
+/// that the codec supports.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a service's method",
     label = "derive `serde::Serialize` and `serde::Deserialize` for it, or return `trunkline::Status`",

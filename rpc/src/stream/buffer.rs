@@ -149,8 +149,8 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns true if there is exactly one item, of 1 to `most` bytes. In a REPLY, an empty item would mean a stream without
-    /// items.
+    /// Returns true if there is exactly one item, of 1 to `most` bytes. In a REPLY, an empty item would mean a stream
+    /// without items.
     pub(super) fn fits_reply(&self, most: usize) -> bool {
         let bytes = match self.items.items.front() {
             Some(stored @ Stored::Copied(_)) => stored.copied(),

@@ -41,7 +41,7 @@ use trunkline_transport::PeerKey;
 /// # fn main() {}
 /// ```
 ///
-/// Items can be read through [`Stream`](futures_core::Stream) or with [`Streaming::message`], on any thread and any executor.
+/// Items can be read through [`Stream`](futures_core::Stream) or with [`Streaming::message`], on any thread and executor.
 ///
 /// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic, or a
 /// [`Sender`](super::Sender) that was dropped before it finished results in one `Err` followed by `None`. The `Err` contains

@@ -55,12 +55,12 @@ const ENOUGH_BYTES: i64 = 1 << 20;
 /// Number of items of the largest size that fit into a fully grown window, within [`MOST`]. If only one fitted, the writer
 /// would wait for the reader before each item.
 const ITEMS_AHEAD: i64 = 4;
-/// Number of consumed bytes after which a WINDOW frame is sent, even if less than half of the window is consumed. The cost of
-/// the frame is negligible for this size.
+/// Number of consumed bytes after which a WINDOW frame is sent, even if less than half of the window is consumed. The cost
+/// of the frame is negligible for this size.
 const RETURNED_BYTES: i64 = 128 << 10;
 
-/// Returns the bytes that a server charges for a new stream. It charges a window if it receives items, and a batch if it sends
-/// items.
+/// Returns the bytes that a server charges for a new stream. It charges a window if it receives items, and a batch if it
+/// sends items.
 pub(crate) fn first_charge(streams: Streams) -> usize {
     let directions = usize::from(streams.has_client_items()) + usize::from(streams.has_server_items());
     directions * FIRST_BYTES

@@ -645,8 +645,8 @@ impl CallStream {
         read
     }
 
-    /// Returns the end of the received items, if it is reached. Otherwise registers the reader's waker, and moves its earlier
-    /// waker to `earlier`.
+    /// Returns the end of the received items, if it is reached. Otherwise registers the reader's waker, and moves the
+    /// earlier waker to `earlier`.
     fn end_of(&self, state: &mut StreamState, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {

@@ -3,9 +3,9 @@
 //! The [`Record`] of each server counts the outcomes of calls in the current and the previous period, in relaxed atomics.
 //! The first call that ends after a period triggers a comparison of the servers. So do five failures in a row.
 //!
-//! A server is an outlier only in comparison with more than half of the others, so no server is left out for a fault common
-//! to all. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are compared only
-//! if there are at least two other servers. Otherwise a hostile server that replies at once could make the only other server
+//! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves none
+//! out. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are compared only if
+//! there are at least two other servers. Otherwise a hostile server that replies at once could make the only other server
 //! look slow.
 
 use crate::status::reason::{Origin, Reason};
@@ -215,7 +215,7 @@ fn from_steps(steps: u64) -> u64 {
     ((1 << STEP_BITS) + part) << (whole - u64::from(STEP_BITS))
 }
 
-/// Returns true if a call failed through a fault of its server. Other codes indicate a fault of the call, or a lack of room.
+/// Returns true if a call failed because of a fault of its server. Other codes indicate a fault of the call, or overload.
 pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached

@@ -400,7 +400,7 @@ impl SharedPool {
     }
 
     /// Returns a worker's next task. The worker does not check the timers during the task. If timers are set, this wakes an
-    /// idle worker to check them, because a worker may have gone to sleep before a timer was set.
+    /// idle worker to check them, because that worker may sleep since before a timer was set.
     pub(super) fn next(&self, worker: usize, now: Time) -> Next {
         let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
@@ -525,7 +525,7 @@ impl PoolState {
         }
     }
 
-    /// Removes a queued job from the count for its peer. Drops the count if the peer has no more jobs.
+    /// Removes a queued job from the count for its peer. Removes the count if the peer has no more jobs.
     fn leaves_queue(&mut self, peer: PeerKey) {
         self.share.put_back(peer, 1);
         if self.share.used_by(peer) == 0 {
