@@ -21,8 +21,8 @@ const MOST_BYTES: usize = 1 << 30;
 
 /// The default codec. It uses bincode 2 and accepts all types that derive serde's traits.
 ///
-/// Encoding is fast and compact. The bytes contain only values, without names or types, so types can hardly change while old
-/// and new programs call each other.
+/// Encoding is fast and compact. The bytes contain only values, without names or types, so few changes to a type are
+/// possible while old and new programs call each other.
 ///
 /// The two sides of a call must agree on the fields and variants of a type. Encoding refuses types with serde attributes
 /// that violate this rule, such as `skip_serializing_if`, `flatten` and `tag`. `docs/book/src/guide/evolution.md` lists the

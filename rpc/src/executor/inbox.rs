@@ -145,8 +145,7 @@ impl Inbox {
         self.wakes.enter()
     }
 
-    /// Wakes the tasks whose wakers the poller has collected. The poller calls this, and so does each of these tasks when it
-    /// runs.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the poller, and by each of these tasks when it runs.
     #[inline]
     pub(crate) fn wake_others(&self) {
         // In a forked child, popping could wait for a thread of the parent.

@@ -9,7 +9,7 @@
 //! |---|---|---|---|---|
 //! | serving | run | continue | continue | stay |
 //! | draining | refused | continue | continue | stay |
-//! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
+//! | ending | refused | continue within the grace period | end, new ones are refused | stay while a handler runs, within the grace period |
 
 use super::{Node, NodeInner, NodeState, elsewhere};
 use crate::executor::on_poller;

@@ -1,5 +1,5 @@
 //! Reloads certificates, keys, roots, revocation lists and policies while the node runs. A node with such files has one
-//! thread that detects changes and reads the changed files. If a file is invalid, the earlier version stays in force.
+//! thread that detects changes and reads the changed files. If a file is invalid, the earlier version stays in use.
 
 use crate::identity::{BadIdentity, Identity, IdentityError, Level, Refused, Trust};
 use crate::node::fork_lock::Lock;

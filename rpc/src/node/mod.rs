@@ -105,7 +105,7 @@ pub struct NodeBuilder {
     limits: Limits,
     /// Maximum sum of all budgets, in bytes.
     memory_limit: Option<usize>,
-    /// Names of the limits that the program has set, in addition to the names in `options`. The memory limit does not change
+    /// Names of the limits that the program has set, in addition to the names in `options`. The memory limit does not lower
     /// these limits.
     kept: Vec<&'static str>,
     services: Vec<Service>,
@@ -399,7 +399,7 @@ impl NodeBuilder {
     }
 
     /// Sets the kind of connections, XRC or RC. The default is the value of `TRUNKLINE_CONNECTIONS`. If the variable is not
-    /// set, the default is XRC if the device supports it, and RC otherwise. Nodes that communicate need the same kind.
+    /// set, the default is XRC if the device supports it, and RC otherwise. Nodes that communicate must use the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
         self.options = self.options.connections(connections);
         self
@@ -778,7 +778,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Returns this layer's memory at the start, and its maximum with the limits that the program has raised.
+    /// Returns the memory of this layer when the node starts, and its maximum under the limits that the program has set.
     fn memory(&self, runtime: &Runtime) -> (Footprint, Footprint) {
         let mut at_start = Footprint::default();
         at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);

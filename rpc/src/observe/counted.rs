@@ -72,7 +72,7 @@ impl From<&Status> for CallFailure {
 pub(crate) struct MethodCounters {
     /// Service and method.
     name: (&'static str, &'static str),
-    /// Number of the method in the poller's record: twice its index, plus 1 for a client.
+    /// Number of the method in the poller's record, which is twice the method's index, plus 1 on the client side.
     number: u32,
     /// Number of calls that have begun, excluding calls that ended in their first turn.
     begun: AtomicU64,

@@ -2,7 +2,7 @@
 //!
 //! The dispatcher calls the current call's `begin` before each poll of a handler and [`ArgumentMemory::end`] after it, and
 //! releases the result of `end` when the handler has ended. Code that keeps a request may decode arguments outside of a
-//! poll. Memory for these arguments has the limit of one peer, but is not charged.
+//! poll. Memory for these arguments is subject to the limit per peer, but is not charged.
 
 use crate::call::context::{Context, CurrentCall};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};

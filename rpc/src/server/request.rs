@@ -57,7 +57,7 @@ impl Request {
         Self { message, encoded, poller, memory, stream, most_metadata }
     }
 
-    /// Returns the context of the call. Call this only while the handler is being polled.
+    /// Returns the context of the call. Must be called while the handler is being polled.
     #[must_use]
     pub fn context(&self) -> Context {
         self.memory.context()
@@ -234,7 +234,7 @@ pub enum Failure {
     Handler(Status),
     /// The handler returned an error of the method's own type.
     Error(EncodedError),
-    /// The node ended the call in place of the handler. The status tells whether the handler has run.
+    /// The node ended the call in place of the handler. The status states whether the handler may have run.
     Node(Status),
 }
 

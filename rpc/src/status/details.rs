@@ -4,7 +4,7 @@
 //! 0 hash of the type's name (8)   the value, by the default codec
 //! ```
 //!
-//! The bytes may come from a peer, so decoding has the limits of a reply.
+//! The bytes may come from a peer, so decoding is limited in the same way as for a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};

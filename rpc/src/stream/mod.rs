@@ -3,14 +3,13 @@
 //! The attribute [`service`](macro@crate::service#streams) contains an example of both directions.
 //! `docs/book/src/guide/streams.md` describes flow control, the end of a stream and clean-up.
 
-// A stream is a call: the request opens it, the reply ends it, and cancellation drops the handler. On each side, the reader,
+// A stream is a call. The request opens it, the reply ends it, and cancellation drops the handler. On each side, the reader,
 // the writer and the poller of the call share one `CallStream`. The poller stores received items and sends the items that
-// the writer has queued. The reader and the writer may run on any thread. `StreamHost` reports changes to the poller and
-// wakes it.
+// the writer has queued. The reader and the writer may run on any thread, and notify the poller through `StreamHost`.
 //
-// Order: all frames of one direction are sent as ordered messages, so that large items keep their position. Memory: a writer
-// sends only within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory
-// to the peer. A server also charges the `BATCH` that the writer may queue. A client does not charge the first window.
+// All frames of one direction are sent as ordered messages, so that large items keep their position. A writer sends only
+// within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory to the
+// peer. A server also charges the `BATCH` that the writer may queue. A client does not charge the first window.
 
 use crate::node::budgets::SharedMemory;
 use crate::status::Status;

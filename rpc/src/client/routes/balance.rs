@@ -29,7 +29,7 @@ use trunkline_verbs::Time;
 /// which a refused call counts as in progress.
 const PAUSE: Duration = Duration::from_millis(400);
 const DOUBLINGS: u32 = 4;
-/// A server that has a fault again within this time after a pause is paused for twice as long.
+/// Time after a pause within which another fault of the server causes a pause of twice the length.
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget per attempt.
 const TOKEN: u32 = 100;
@@ -51,8 +51,8 @@ pub enum Policy {
     PickFirst,
     /// One server after the other, starting with a random server.
     RoundRobin,
-    /// Of two random servers, the one with fewer calls of this channel in progress. A refused call continues to count as in
-    /// progress for at least 400 ms. A call whose hedge had the first outcome also does, but only one per server at a time.
+    /// The less loaded of two random servers, by number of this channel's calls in progress. A refused call counts as in
+    /// progress for at least 400 ms. So does a call whose hedge had the first outcome, but only one per server at a time.
     #[default]
     PowerOfTwo,
 }

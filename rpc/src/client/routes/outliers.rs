@@ -3,10 +3,10 @@
 //! The [`Record`] of each server counts the outcomes of calls in the current and the previous period, in relaxed atomics.
 //! The first call that ends after a period triggers a comparison of the servers. So do five failures in a row.
 //!
-//! A server is an outlier only in comparison with more than half of the others, so a fault common to all servers leaves none
-//! out. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are compared only if
-//! there are at least two other servers. Otherwise a hostile server that replies at once could make the only other server
-//! look slow.
+//! A server is an outlier only in comparison with more than half of the others, so servers are not left out for a fault that
+//! all of them have. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are
+//! compared only if there are at least two other servers. Otherwise a hostile server that replies at once could make the
+//! only other server look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};

@@ -40,7 +40,7 @@ pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    /// All machines. Those of peers have a state.
+    /// All machines. The machines of peers have a state.
     tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }

@@ -174,8 +174,8 @@ impl Metadata {
         self.get(PARENT).is_some()
     }
 
-    /// Drops the `tracestate` if the metadata exceeds this size, and then the `traceparent` if it still does. A peer may
-    /// have chosen them.
+    /// Drops the `tracestate` if the metadata exceeds `most` bytes, and then the `traceparent` if the metadata is still too
+    /// large. A peer may have chosen both.
     pub(crate) fn drop_trace_beyond(&mut self, most: usize) {
         for key in [STATE, PARENT] {
             if self.size() > most {
