@@ -71,7 +71,7 @@ pub use trunkline_transport::identity::{
 };
 use trunkline_transport::utc;
 
-/// An error in a node's identity or trust, which prevents the node from starting.
+/// An error in the identity or the trust of a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadIdentity {

@@ -17,8 +17,9 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-/// First and longest pause before the stream is reopened. Each pause is extended by a random time of up to a quarter.
+/// First pause before the stream is reopened. A random time of up to a quarter is added to each pause.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause, without the random time.
 const LONGEST: Duration = Duration::from_secs(30);
 /// Minimum time between two changes of the status.
 const BETWEEN: Duration = Duration::from_millis(10);

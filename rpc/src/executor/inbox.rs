@@ -130,7 +130,6 @@ impl Inbox {
         }
     }
 
-    /// Returns the node's lifecycle.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -189,7 +188,6 @@ impl Inbox {
         let _ = self.memory.set(memory);
     }
 
-    /// Sets the poller's timers.
     pub(crate) fn set_timers(&self, timers: Arc<Timers>) {
         let _ = self.timers.set(timers);
     }
@@ -254,7 +252,6 @@ impl Inbox {
         self.wake();
     }
 
-    /// Returns the streams that have changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }

@@ -20,12 +20,15 @@ use trunkline_verbs::Time;
 
 /// Default limit on the time for which code may occupy a poller.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
-/// Number of checks within the limit while pollers run, and maximum and minimum time between two checks.
+/// Number of checks within the limit while pollers run.
 const LOOKS: u32 = 4;
+/// Maximum time between two checks.
 const MOST: Duration = Duration::from_millis(250);
+/// Minimum time between two checks.
 const LEAST: Duration = Duration::from_millis(1);
-/// Number of events that are logged for a stalled poller, and maximum length of each event.
+/// Number of events that are logged for a stalled poller.
 const LOGGED_EVENTS: usize = 32;
+/// Maximum length of a logged event, in characters.
 const LOGGED_CHARS: usize = 160;
 
 /// Last observation of one poller.

@@ -18,7 +18,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// Time between two checks for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time after which the node, while it ends, abandons a thread that is still reading a file.
+/// Time after which an ending node abandons a thread that is still reading a file.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A value from the program, or the paths of the files that contain it.

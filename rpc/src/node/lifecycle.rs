@@ -45,12 +45,10 @@ pub(crate) struct Lifecycle {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts an event.
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of events.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,8 +75,8 @@ pub(crate) struct Counters {
     pub(crate) hedges_won: Counter,
 }
 
-/// Handle of one poller's call contexts to the node's drain state. Each poller has a separate handle, so that pollers do not
-/// contend for one reference count.
+/// Handle to the node's drain state, for the call contexts of one poller. Each poller has a separate handle, so that pollers
+/// do not contend for one reference count.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Lifecycle>);
 

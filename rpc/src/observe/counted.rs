@@ -150,7 +150,6 @@ impl MethodCounters {
         self.published.refused();
     }
 
-    /// Counts the failure of a call.
     pub(crate) fn failed(&self, failure: CallFailure) {
         let at = usize::from(failure.code);
         self.failed.get(at).map(|count| add(count, 1));
@@ -158,7 +157,6 @@ impl MethodCounters {
         CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
     }
 
-    /// Counts the waiting time of a call.
     #[cold]
     pub(crate) fn waited(&self, ns: u64) {
         self.queued.get_or_init(Box::default).record(ns);

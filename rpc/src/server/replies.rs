@@ -19,8 +19,9 @@ use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Time until the first check for room, and maximum time between two checks.
+/// Time until the first check for room.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Maximum time between two checks for room.
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// Maximum number of replies taken from lines in one turn, and of replies to lost peers freed in one turn.

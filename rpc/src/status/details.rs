@@ -50,7 +50,7 @@ impl Status {
         }
     }
 
-    /// Returns the details, or `None` if they have another type.
+    /// Returns the details if they have this type, and `None` otherwise.
     ///
     /// # Errors
     /// Returns an error if the details have this type's name but cannot be decoded.

@@ -19,8 +19,9 @@ use trunkline_transport::{Body, PeerDown};
 
 /// Maximum length of a message on the wire, in bytes. Longer messages are truncated.
 pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
-/// Maximum number of causes of a status, and maximum length of a cause in bytes. Longer causes are truncated.
+/// Maximum number of causes of a status.
 pub(crate) const MOST_CAUSES: usize = 16;
+/// Maximum length of a cause, in bytes. Longer causes are truncated.
 pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
 /// Maximum size of the details on the wire, in bytes.
 pub(crate) const MOST_DETAILS: usize = 1 << 20;

@@ -25,9 +25,9 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// First pause of a server that is left out, and maximum number of doublings. The first pause is also the minimum time for
-/// which a refused call counts as in progress.
+/// First pause of a server that is left out, and minimum time for which a refused call counts as in progress.
 const PAUSE: Duration = Duration::from_millis(400);
+/// Maximum number of times that the pause doubles.
 const DOUBLINGS: u32 = 4;
 /// Time after a pause within which another fault of the server causes a pause of twice the length.
 const RELAPSE: Duration = Duration::from_secs(10);
@@ -87,7 +87,7 @@ impl Balance {
     /// call restores `percent` percent of an attempt. The defaults are 1,000 and 20. An attempt uses no budget if the
     /// previous attempt was refused by a draining server, or was not sent because its server was unreachable.
     ///
-    /// A call that fails after the budget is used up is not retried, and the last cause of its status names the budget.
+    /// A call that fails while the budget is exhausted is not retried, and the last cause of its status names the budget.
     /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {

@@ -20,8 +20,9 @@ use trunkline_machine::mutant;
 use trunkline_transport::{Connect, LogLimit, PeerDown, PeerEvent, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Pause after the first failed round, and maximum number of doublings.
+/// Pause after the first failed round.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Maximum number of times that the pause doubles.
 const DOUBLINGS: u32 = 7;
 /// Longest pause while a call waits through failed rounds.
 const WAITED: Duration = Duration::from_millis(750);

@@ -21,14 +21,16 @@ const FEWEST: u64 = 10;
 const FEWEST_OTHERS: usize = 2;
 /// Number of consecutive failures after which a server may be left out before the period ends.
 const IN_A_ROW: u32 = 5;
-/// Share of failed calls, in thousandths, at which a server is left out, and the maximum share at the other servers.
+/// Minimum share of failed calls, in thousandths, at a server that is left out.
 const FAILING: u64 = 500;
+/// Maximum share of failed calls, in thousandths, at the other servers.
 const HEALTHY: u64 = 200;
 /// Maximum share of failed calls at the other servers, for a server with [`IN_A_ROW`] failures. Such series are common if a
 /// fifth of all calls fail.
 const HEALTHY_AT_ONCE: u64 = 50;
-/// Minimum ratio and difference between the latencies of a slow server and the other servers.
+/// Minimum ratio of a slow server's latency to the latency of the other servers.
 const RATIO: u64 = 5;
+/// Minimum difference between these latencies, in nanoseconds.
 const DIFFERENCE_NS: u64 = 1_000_000;
 /// Binary logarithm of the number of steps between two powers of two.
 const STEP_BITS: u32 = 6;

@@ -1,5 +1,5 @@
-//! A node's policy, read from a file. Another thread than the pollers' calls [`PolicyFile::reload`], so that pollers do not
-//! wait for the disk. If the file is invalid, the earlier policy stays in force.
+//! A node's policy, read from a file. [`PolicyFile::reload`] is called on a thread other than the pollers' threads, so that
+//! pollers do not wait for the disk. If the file is invalid, the earlier policy stays in force.
 
 use super::{AccessPolicy, MAX_BYTES, PolicyDecision, PolicyError, PolicyPeer};
 use crate::call::context::Peer;

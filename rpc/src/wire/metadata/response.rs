@@ -70,7 +70,6 @@ impl ReplyMetadata {
         Ok(Self { initial: Metadata::parse(initial)?, trailing: Metadata::parse(trailing)? })
     }
 
-    /// Returns the size on the wire, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.initial.size() + self.trailing.size()
     }
