@@ -121,9 +121,9 @@ impl Channel {
 
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
-    /// A call that has not run is retried at the next server if its server drains, is overloaded or cannot be reached. A
-    /// call of an `#[idempotent]` method is also retried if it may have run and its server was lost, and retried once if its
-    /// server failed it with `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline.
+    /// A call that has not run is retried at another server if its server drains, is overloaded or cannot be reached. A call
+    /// to an `#[idempotent]` method is also retried if it may have run and its server was lost. It is retried once if it
+    /// failed at its server with `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline.
     /// Each server is tried once, within the [retry budget](Balance::retry_budget). Streams are not retried.
     ///
     /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time. See
@@ -309,7 +309,7 @@ impl Channel {
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }
 
-    /// Starts the first attempt at a call of a balanced channel.
+    /// Starts the first attempt at a call on a balanced channel.
     #[cold]
     #[inline(never)]
     fn submit_balanced<A: EncodeArguments>(
@@ -389,7 +389,7 @@ pub struct SharedWait<'a> {
 enum Waiting {
     /// A call to one server.
     Plain(Getter<Outcome>),
-    /// A call of a balanced channel.
+    /// A call on a balanced channel.
     Balanced(Box<Attempts>),
     /// The outcome has been returned.
     Ended,

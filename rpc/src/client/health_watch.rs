@@ -21,7 +21,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_secs(1);
 /// Longest pause, without the random time.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Minimum time between two changes of the status.
+/// Minimum time between two reads of the status.
 const BETWEEN: Duration = Duration::from_millis(10);
 
 /// Watches the health of a service until the session ends, all channels have dropped the watch, or the server refuses the

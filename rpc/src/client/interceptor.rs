@@ -1,5 +1,5 @@
-//! Interceptors for the calls of a channel. An interceptor can change or refuse a call before the arguments are encoded, and
-//! can receive the outcome.
+//! Interceptors for calls on a channel. An interceptor can change or refuse a call before the arguments are encoded, and can
+//! receive the outcome.
 //!
 //! Without interceptors, the cost per call is one pointer check. With interceptors, the options of each call are copied.
 

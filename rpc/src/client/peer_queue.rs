@@ -5,8 +5,8 @@
 //! most one turn. While large calls wait, at most [`QUEUED`] small calls enter the message queue. Further small calls are
 //! sent only if they need not be queued, until a large call is sent.
 //!
-//! Calls on an ordered channel keep their order across both parts. While a call of the channel waits among the large calls,
-//! later calls of the channel wait there too. The large calls of a channel are not sent before its earlier small calls.
+//! Calls on an ordered channel keep their order across both parts. While a call on the channel waits among the large calls,
+//! later calls on the channel wait there too. Large calls are not sent before earlier small calls on the same channel.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};

@@ -1,7 +1,7 @@
 //! Queues of calls that exceed a limit. Each peer has a separate queue, so that a peer without room does not delay calls to
 //! others. In a queue, small and large calls take turns.
 //!
-//! `Calls` checks for room in rounds. A round begins when a call of this poller ends, and after each [`PAUSE`], because
+//! `Calls` checks for room in rounds. A round begins when a call from this poller ends, and after each [`PAUSE`], because
 //! other pollers also release room. In a round each queue sends calls until the first calls of its parts have no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};

@@ -5,7 +5,7 @@
 //!    `--------------------- shutdown -----------------^
 //! ```
 //!
-//! | | requests of peers | calls in handlers | other calls | sessions |
+//! | | requests from peers | calls made by handlers | other calls | sessions |
 //! |---|---|---|---|---|
 //! | serving | run | continue | continue | stay |
 //! | draining | refused | continue | continue | stay |

@@ -224,7 +224,7 @@ impl NodeBuilder {
     /// like a channel from [`Node::channel`].
     ///
     /// Until the node has started, calls and [`Channel::ready`] fail with `FailedPrecondition`, and the calls have not run.
-    /// If the node fails to start, this does not change.
+    /// If the node fails to start, later calls fail in the same way.
     ///
     /// ```
     /// use trunkline::{Node, Status, block_on};

@@ -1,5 +1,5 @@
-//! Interceptors for the calls of a service. They can change or refuse a call before its arguments are decoded, and observe
-//! its outcome.
+//! Interceptors for calls to a service. They can change or refuse a call before its arguments are decoded, and observe its
+//! outcome.
 //!
 //! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them, and a service without
 //! interceptors has no overhead. With interceptors, each call has a boxed future and a context.

@@ -3,7 +3,7 @@
 //!
 //! A caller that identifies a method by hash sends a fingerprint of each type. The server compares the fingerprints before
 //! it decodes the arguments. If they differ, the server refuses the call with its own shape, so that the caller can report
-//! the first difference. After the server has assigned a number to the method, calls of the session are no longer compared.
+//! the first difference. After the server has assigned a number to the method, calls in the session are no longer compared.
 
 use super::type_shape::{Fnv, TypeShape};
 use std::ptr;

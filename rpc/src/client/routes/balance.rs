@@ -1,4 +1,4 @@
-//! Choice of a server for each call of a balanced channel.
+//! Choice of a server for each call on a balanced channel.
 //!
 //! Each server has a route, which tracks its session. A draining server is left out until it has a new session. A server
 //! that is unreachable despite its session is left out for 400 ms. Then one call probes the server, and each further failure

@@ -86,7 +86,7 @@ struct Sought {
 }
 
 impl Sought {
-    /// Returns true if calls of a balanced channel may go to this server while its route has no session.
+    /// Returns true if calls on a balanced channel may go to this server while the channel's route has no session.
     fn may_lead_to(&self, peer: PeerKey) -> bool {
         let addresses = match &self.route.target.source {
             Source::Addresses(all) => &all.addresses,
