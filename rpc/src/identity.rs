@@ -1,4 +1,4 @@
-//! Names of nodes, which certificates prove.
+//! Names of nodes, proved by certificates.
 //!
 //! The two nodes of a session prove their names before it begins, and encrypt its frames. By default, processes of one user
 //! on one host are exempt, as [`NodeBuilder::exempt_local_user`](crate::NodeBuilder::exempt_local_user) describes.
@@ -41,9 +41,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A channel expects its servers to have a certain name, and calls only servers that have proved this name. For a target
-//! with a host name, the channel expects this name. For an address or a resolver, it expects the IP address of each server.
-//! [`Target::named`](crate::Target::named) sets another name:
+//! A channel calls only servers that have proved the name that the channel expects. If the target is a host name, the
+//! expected name is the host name. If the target is an address or a resolver, it is the IP address of each server.
+//! [`Target::named`](crate::Target::named) sets another expected name:
 //!
 //! ```
 //! use trunkline::{Channel, Node, Target};
@@ -54,11 +54,11 @@
 //! ```
 //!
 //! Calls to a server with another name fail with [`Code::Unauthenticated`](crate::Code::Unauthenticated) and have not run.
-//! With [`Connect::Wait`](crate::Connect::Wait), they wait until a server has the expected name. Channels with
-//! [`Dns`](crate::Dns) as a resolver expect an IP address.
+//! With [`Connect::Wait`](crate::Connect::Wait), they wait until a server has the expected name. A channel with the resolver
+//! [`Dns`](crate::Dns) also expects IP addresses.
 //!
 //! If a handshake fails, calls fail with [`Code::Unauthenticated`](crate::Code::Unauthenticated) and the cause, and have not
-//! run. If there are too many handshakes, or if a handshake times out, they fail with `Unavailable`, because a retry can
+//! run. If too many handshakes are in progress, or if a handshake times out, the code is `Unavailable`, because a retry can
 //! succeed.
 
 use std::io;
@@ -71,7 +71,7 @@ pub use trunkline_transport::identity::{
 };
 use trunkline_transport::utc;
 
-/// The reason why a node with an identity did not start.
+/// An error in the identity or the trust of a node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadIdentity {
@@ -93,7 +93,7 @@ pub enum BadIdentity {
     /// A file cannot be read.
     #[error("{0}: give the path of a regular file that the user of this node can read")]
     Unreadable(io::Error),
-    /// A file of the identity or the trust causes this error.
+    /// The error is in a file of the identity or the trust, or the file cannot be read.
     #[error("{}: {cause}", path.display())]
     File {
         /// Path of the file.
@@ -103,7 +103,7 @@ pub enum BadIdentity {
     },
 }
 
-/// Returns the UTC date of a time after 1970, such as 2027-01-31.
+/// Returns the UTC date of `time`, which is after 1970, in the form 2027-01-31.
 fn date(time: SystemTime) -> String {
     let mut day = utc(time);
     day.truncate("2027-01-31".len());

@@ -83,9 +83,9 @@ mod observe;
 pub mod policy {
     //! Authorization by rules in a file. The rules state which peers may make which calls.
     //!
-    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets the file of a node, which reloads the file when it
-    //! changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists of
-    //! `[[allow]]` and `[[deny]]` rules, each with patterns for peers and calls:
+    //! [`NodeBuilder::policy_file`](crate::NodeBuilder::policy_file) sets a node's policy file. The node reloads the file
+    //! when it changes. `trunkctl policy check` reports errors in a file and the decision on a given call. A policy consists
+    //! of `[[allow]]` and `[[deny]]` rules, each with patterns for peers and calls:
     //!
     //! ```toml
     //! [[allow]]
@@ -235,7 +235,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///   `Result<T, Status>` or `Result<T, E>`.
 /// - Arguments, results and errors implement serde's `Serialize` and `Deserialize`.
 /// - A last argument of type [`Bytes`], and results of type `Bytes` or `Option<Bytes>`, are sent as raw bytes. The macro
-///   recognizes the type by name, so a type named `Bytes` must be this one.
+///   recognizes the type by name, so the name `Bytes` must refer to this type.
 /// - A parameter `cx: &Context` may precede the arguments. It is not sent, and client methods omit it. See [`Context`].
 /// - With cargo feature `anyhow` or `eyre`, a method may return `anyhow::Result<T>` or `eyre::Result<T>`, spelled with the
 ///   path. The client gets a [`Status`].
@@ -256,7 +256,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # Errors
 ///
 /// If a method returns `Result<T, Status>` or a plain `T`, its calls fail with a [`Status`]. If a method returns its own
-/// error type, its calls fail with a [`CallError`], which is the handler's error or the status of a call that a node ended.
+/// error type, its calls fail with a [`CallError`]. It contains the handler's error, or a status if a node ended the call.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -294,8 +294,8 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// # Deadlines and options
 ///
 /// A call times out after 10 s by default, or at the deadline of the handler that makes it. A streaming call has only the
-/// handler's deadline by default. `with_timeout` sets another limit for a client, and [`CallOptions`] for one call. Neither
-/// extends a handler's deadline.
+/// handler's deadline by default. `with_timeout` sets the time limit of a client's calls, and [`CallOptions::timeout`] the
+/// time limit of one call. Neither extends a handler's deadline.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -319,8 +319,8 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 /// The server streams items if the method returns `Result<impl Stream<Item = Result<T, Status>>, E>`. The client streams
 /// items if the last argument is a [`Streaming<T>`](Streaming). A method may do both.
 ///
-/// The client receives the server's items through a `Streaming<T>`. For its own items it passes a `Stream<Item = T> + Send +
-/// 'static`, such as one created by [`stream::channel`].
+/// The client receives the server's items through a `Streaming<T>`, and passes its own items as a
+/// `Stream<Item = T> + Send + 'static`. [`stream::channel`] creates such a stream.
 ///
 /// ```
 /// use trunkline::{Node, Status, Stream, Streaming, block_on, stream};
@@ -400,7 +400,7 @@ pub use wire::metadata::{Metadata, MetadataError, ResponseMetadata, TraceContext
 ///
 /// In `#[offload]` and `#[blocking]` methods, [`Context::current`] returns the call's context. A call that is cancelled or
 /// expires while it is queued does not run. A running `#[blocking]` method is not interrupted, but can check
-/// [`Context::is_cancelled`]. A service with `#[offload]` or `#[blocking]` methods has no `per_poller`.
+/// [`Context::is_cancelled`]. `per_poller` is not generated for a service with `#[offload]` or `#[blocking]` methods.
 ///
 /// # Options of the service
 ///

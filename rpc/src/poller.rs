@@ -1,8 +1,8 @@
 //! The RPC half of a poller. It drives the transport, takes work from queues, sends and dispatches calls, and runs tasks.
 //!
-//! Only the poller's thread uses it. `client::Calls` contains outgoing calls and `server::Dispatch` incoming calls; this
-//! file only routes. It never blocks, and does not read the clock on a call's path, because the transport provides the time
-//! of the turn.
+//! It is used only on the poller's thread. `client::Calls` handles outgoing calls, `server::Dispatch` handles incoming
+//! calls, and this file only routes events and work to them. It never blocks, and does not read the clock on a call's path,
+//! because the transport provides the time of the turn.
 
 use crate::call::context::{Entered, PollerContext};
 use crate::call::{Opening, Submission};
@@ -590,8 +590,8 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Handles an item that was fetched by READ. The reader gets the item's memory, unless so much memory is in use that a
-    /// stopped reader could block others.
+    /// Handles an item that was fetched by RDMA READ. The reader gets the item's memory, unless so much memory is in use
+    /// that a stopped reader could block others.
     #[inline(never)]
     fn large_item(
         &mut self,
@@ -609,7 +609,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Decides whether to accept a large message before its data is READ.
+    /// Decides whether to accept a large message before its data is fetched.
     #[cold]
     fn announced(&mut self, transport: &mut Transport, from: Origin) {
         let Some(announcement) = transport.announcement(from) else { return };

@@ -18,8 +18,8 @@ pub trait Wait: Unpin {
     /// Polls for the outcome, which is returned once.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome>;
 
-    /// Stores the work for the end of a call that continues after its outcome, such as a stream. Returns the work for other
-    /// calls.
+    /// Stores the work for the end of a call that continues after its outcome, such as a stream. For all other calls,
+    /// returns the work.
     #[doc(hidden)]
     fn defer(&mut self, after: Box<After>) -> Option<Box<After>> {
         Some(after)
@@ -49,7 +49,7 @@ pub struct Call<W> {
 }
 
 impl<W> Call<W> {
-    /// Creates the future of a queued call, or of the status of a call that failed to start.
+    /// Creates the future of a call that was queued, or that failed to start with a status.
     pub(crate) fn new(
         made: Result<W, Status>,
         method: &MethodName,
@@ -114,7 +114,7 @@ fn not_made(status: Option<Status>, after: Option<Box<After>>) -> Outcome {
     outcome
 }
 
-/// Work for the end of a call, which is also done if the call's future is dropped.
+/// Work for the end of a call. It is also done if the call's future is dropped.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct After {

@@ -71,7 +71,7 @@ impl LocalQueue {
         self.made.set(now);
     }
 
-    /// Takes the time of the last call; zero if there was none since the previous read.
+    /// Takes the time of the last call, which is zero if there was no call since the previous read.
     pub(crate) fn last_made(&self) -> Time {
         self.made.replace(Time(0))
     }
@@ -118,8 +118,8 @@ impl LocalQueue {
         }
     }
 
-    /// Returns the status of a call that the full queue refuses. A call that waits for room is queued beyond the limit,
-    /// because its task would otherwise keep it in memory.
+    /// Returns the status with which a full queue refuses a call, or `None` if the queue accepts the call. A call that waits
+    /// for room is queued beyond the limit, because its task would otherwise keep it in memory.
     #[inline]
     pub(crate) fn refusal(&self, entry: AdmissionClass) -> Option<Status> {
         (self.calls.borrow().len() >= DEPTH && entry != AdmissionClass::Waits).then(|| too_many(DEPTH))

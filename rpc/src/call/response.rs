@@ -55,7 +55,8 @@ impl Response {
     /// Decodes the value.
     ///
     /// # Errors
-    /// `Internal` if the reply cannot be decoded, `ResourceExhausted` if the value exceeds the memory limit for a reply.
+    /// Returns `Internal` if the reply cannot be decoded, and `ResourceExhausted` if the value exceeds the memory limit for
+    /// a reply.
     pub fn value<D: DecodeValue>(self, _decoder: D) -> Result<D::Value, Status> {
         self.refuse_error()?;
         self.decode::<D>()
@@ -64,17 +65,17 @@ impl Response {
     /// Returns the raw bytes after the encoded part.
     ///
     /// # Errors
-    /// `Internal` if the handler failed with an application error.
+    /// Returns `Internal` if the handler failed with an error of the method's own type.
     #[inline(always)]
     pub fn bytes(self) -> Result<Bytes, Status> {
         self.refuse_error()?;
         Ok(self.message.bytes_from(self.encoded.end))
     }
 
-    /// Returns the raw bytes after the encoded part; `None` if the encoded part marks them as absent.
+    /// Returns the raw bytes after the encoded part, or `None` if the encoded part marks them as absent.
     ///
     /// # Errors
-    /// `Internal` if the encoded part is invalid, or if the handler failed with an application error.
+    /// Returns `Internal` if the encoded part is invalid, or if the handler failed with an error of the method's own type.
     pub fn optional_bytes(self) -> Result<Option<Bytes>, Status> {
         self.refuse_error()?;
         match self.encoded_part() {
@@ -84,8 +85,7 @@ impl Response {
         }
     }
 
-    /// Passes the encoded part and the body together to `with`, as the item of a stream. A large item keeps the message in
-    /// memory.
+    /// Passes the encoded part and the body to `with`, as one item of a stream. A large item keeps the message in memory.
     pub(crate) fn with_item<T>(self, with: impl FnOnce(Item<'_>) -> T) -> T {
         let item = self.message.as_slice().get(self.encoded.start..).unwrap_or_default();
         if item.len() > EAGER_BYTES {

@@ -1,8 +1,8 @@
 //! Calls submitted to a poller, and their admission classes. The class of a call determines its share of the node's budgets,
 //! and its behaviour when a budget is used up.
 //!
-//! If calls made by handlers waited for room, two nodes whose handlers call each other could deadlock. Such calls therefore
-//! never wait, and a share of each budget is reserved for them.
+//! If calls made by handlers waited for room, two nodes whose handlers call each other could deadlock. Calls made by
+//! handlers therefore never wait, and a share of each budget is reserved for them.
 
 use super::Completion;
 use crate::client::routes::id::{ExpectedId, RouteId};

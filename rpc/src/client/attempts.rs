@@ -1,8 +1,8 @@
-//! Attempts at a call of a balanced channel. If an attempt has not run, another server is tried. A call of an
+//! Attempts at a call on a balanced channel. If an attempt has not run, another server is tried. A call to an
 //! `#[idempotent]` method is also retried if an attempt was lost or failed at its server.
 //!
 //! The arguments are kept until the call ends. This module never blocks. The next attempt begins when the call's future is
-//! polled after the last attempt has failed.
+//! polled after an attempt has failed.
 //!
 //! A hedged call has two attempts in progress. A timer on the call's poller wakes the future to start the second attempt.
 //! The first final outcome ends the call and drops the other attempt. If an attempt ends with another outcome, the call
@@ -227,8 +227,8 @@ impl Attempts {
     /// Returns the final status of the call.
     fn make_another(&mut self, inbox: &Inbox, now: Time, status: Status) -> Result<bool, Status> {
         self.tried.refused(&status);
-        // A retry uses no budget after a refusal by a draining server, which does not indicate overload, or if the call has
-        // not left this node. Each server gets at most one attempt, unless the call waits again.
+        // A retry uses no budget if a draining server refused the attempt, which does not indicate overload, or if the call
+        // has not left this node. Each server gets at most one attempt, unless the call waits again.
         let is_free = !status.may_have_run()
             && !self.tried.has_waited()
             && match status.reason() {
@@ -302,8 +302,8 @@ impl Hedge {
     }
 }
 
-/// Returns true if a call failed at its server and another server may succeed. A call that timed out, here or in the
-/// handler, is not retried.
+/// Returns true if a call failed at its server and another server may succeed. A call that timed out, at the client or in
+/// the handler, is not retried.
 fn is_failure(status: &Status) -> bool {
     is_fault(status) && !is_away(status) && status.code() != Code::DeadlineExceeded
 }

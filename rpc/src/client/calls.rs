@@ -1,5 +1,5 @@
 //! The table of calls in flight, owned by the RPC half of the poller. A call's number on the wire consists of its slot and a
-//! generation, so that a reply is matched to its call and a late reply is ignored.
+//! generation, so that a late reply is not matched to a later call in the same slot.
 
 #[cfg(feature = "identity")]
 mod names;
@@ -50,9 +50,9 @@ use trunkline_verbs::Time;
 /// Maximum number of waiting calls sent in one turn, which limits the delay for received messages.
 const ROUND: usize = 256;
 
-/// Minimum time between two searches for expired calls while many calls are in flight.
+/// Minimum time between two searches for expired calls while more than [`FEW`] calls are in flight.
 const SEARCH_EVERY: Duration = Duration::from_millis(1);
-/// Maximum number of calls in flight for a search at each deadline.
+/// Maximum number of calls in flight at which expired calls are searched for at each deadline.
 const FEW: usize = 256;
 
 /// The calls in flight and the calls waiting to be sent.
@@ -235,8 +235,8 @@ impl Calls {
         (call.deadline <= now).then(expired)
     }
 
-    /// Sends or queues the request of a call, and takes the completion out of the call. Returns true if the request is
-    /// queued.
+    /// Passes the request of a call to the transport, and takes the completion out of the call. Returns true if the request
+    /// is queued there.
     ///
     /// # Errors
     /// Returns the limit that was reached, and leaves the call unchanged.
@@ -406,7 +406,7 @@ impl Calls {
         };
         let Some(pending) = waiting else { return };
         let Some(stream) = pending.completion.stream() else { return self.without_stream(transport, call) };
-        // The metadata limit of the server may be higher than the limit of this node.
+        // The server's limit on metadata may be higher than this node's limit.
         let most = if part == StreamPart::Accept { most_metadata } else { usize::MAX };
         let received = check_metadata(item.as_slice().len(), most)
             .map_err(Status::after_run)
@@ -464,7 +464,7 @@ impl Calls {
         }
         for _ in 0..ROUND {
             let Some((seat, mut call, leaves)) = self.waiting.next() else { break };
-            // Add the peer to the transport again, which may have removed it while it was idle.
+            // The transport may have removed the peer while it was idle.
             transport.peer(call.server);
             if call.is_abandoned() {
                 self.waiting.leave(seat, None);
@@ -699,7 +699,7 @@ impl Calls {
         self.pending.iter().filter(|(_, pending)| is_late(pending)).count()
     }
 
-    /// Returns true if an unanswered call was sent but cannot have run, because the server's poller had answered every call
+    /// Returns true if an unanswered call was sent but cannot have run, because the server's poller has answered every call
     /// that it accepted. One-way calls and streams are excluded, because they do not end with a reply.
     fn is_missed(&self, call: u64) -> bool {
         let Some(pending) = parts(call).and_then(|(slot, _)| self.pending.get(slot)) else { return false };
@@ -782,7 +782,7 @@ impl Calls {
         self.budget.leave(peer);
     }
 
-    /// Adds the events that calls wait for, by peer. They include the end of a session that accepts no more calls, because a
+    /// Adds the events that calls wait for, by peer. The events include the end of a draining peer's session, because a
     /// vanished peer would otherwise never be called again.
     pub(crate) fn awaited(&self, awaited: &mut BTreeMap<PeerKey, Awaited>) {
         awaited.extend(self.drained.peers().map(|peer| (peer, Awaited::Interest)));
@@ -815,7 +815,7 @@ impl Calls {
         bytes
     }
 
-    /// Ends all calls whose deadline has passed, in flight or waiting. Returns true if any call ended.
+    /// Ends all calls in flight and all waiting calls whose deadline has passed. Returns true if any call ended.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let now = transport.now();
         let mut any = false;
@@ -1067,7 +1067,7 @@ impl Calls {
         if one_way || !has_left || mutant!(cancellation_is_not_sent) {
             return;
         }
-        // If the peer has no session, the handler ended with the session of the request.
+        // If the peer has no session, the handler has already ended together with the session.
         let Some(session) = self.sessions.get(peer) else { return };
         let destination = Destination::Poller(choice.of(session.pollers));
         let cancel = Cancel { peer, destination, call, ordered: method.streams.any() };

@@ -41,8 +41,8 @@ use trunkline_transport::{PeerKey, PollerChoice};
 /// Calls are distributed over the node's pollers in turn.
 ///
 /// A name is resolved on a separate thread before each attempt to connect. Several addresses are tried in order. The next
-/// address is tried when the last attempt fails or is not answered within half a second. [`CallOptions::connect`] sets
-/// whether calls wait during the attempts. All calls go to one address until its session ends.
+/// address is tried if the previous one fails or does not answer within half a second. [`CallOptions::connect`] sets whether
+/// calls wait during the attempts. All calls go to one address until its session ends.
 ///
 /// ```
 /// use trunkline::{Node, Status, block_on};
@@ -73,7 +73,7 @@ pub struct Channel {
     inboxes: Arc<Inboxes>,
     /// Sequence number of the next call.
     turn: AtomicUsize,
-    /// Number that identifies an ordered channel.
+    /// Number of an ordered channel; `None` if the calls are not ordered.
     order: Option<u32>,
     /// Servers of a balanced channel.
     balance: Option<Arc<Balanced>>,
@@ -89,7 +89,7 @@ impl Channel {
     /// Creates a channel to a server. `Channel::connect` is defined in `node`, because this module does not depend on nodes.
     ///
     /// # Errors
-    /// `InvalidArgument` if a server cannot listen at the target.
+    /// Returns `InvalidArgument` if a server cannot listen at the target.
     pub(crate) fn checked(
         inboxes: &Arc<Inboxes>,
         routes: &Arc<Routes>,
@@ -121,9 +121,9 @@ impl Channel {
 
     /// Returns a channel that spreads its calls over all addresses of its target.
     ///
-    /// A call that has not run is retried at the next server if its server drains, is overloaded or cannot be reached. A
-    /// call of an `#[idempotent]` method is also retried if it may have run and its server was lost, and retried once if its
-    /// server failed it with `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline.
+    /// A call that has not run is retried at another server if its server drains, is overloaded or cannot be reached. A call
+    /// to an `#[idempotent]` method is also retried if it may have run and its server was lost. It is retried once if it
+    /// failed at its server with `Unknown`, `Internal`, `Unavailable` or `DataLoss`. All attempts share the call's deadline.
     /// Each server is tried once, within the [retry budget](Balance::retry_budget). Streams are not retried.
     ///
     /// Servers that drain, cannot be reached, fail, lag or report `NotServing` are left out for a time. See
@@ -165,16 +165,16 @@ impl Channel {
         if self.order.is_some() { local.ordered() } else { local }
     }
 
-    /// Sets the time limit of later calls. The default is the deadline of the calling handler. Elsewhere it is 10 s, or none
-    /// for streams.
+    /// Sets the time limit of later calls. By default, calls made by a handler have the handler's deadline. Other calls time
+    /// out after 10 s, unless they are streams.
     ///
-    /// The limit starts when `call`, `send` or `open` is called. Generated clients provide this as `with_timeout`.
+    /// The time starts when `call`, `send` or `open` is called. Generated clients provide this method as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.core.timeout = Some(timeout);
     }
 
     /// Returns a channel to the same server whose calls arrive in the order in which they were made. Clones of the returned
-    /// channel share this order. Generated clients provide this as `ordered`.
+    /// channel share this order. Generated clients provide this method as `ordered`.
     #[must_use]
     pub fn ordered(&self) -> Self {
         let number = self.turn.fetch_add(1, Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Channel {
         Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
-    /// Starts a call. The call is queued at a poller when this returns, even if the future is never polled.
+    /// Starts a call. The call is queued at a poller when this method returns, even if the future is never polled.
     ///
     /// The future fails if the call could not be queued. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(
@@ -233,9 +233,9 @@ impl Channel {
         })
     }
 
-    /// Starts a call that streams items, and sends `items` if the method takes any. The call completes when the handler
-    /// returns its stream, or with the reply if the handler returns no stream. The call is queued at a poller when this
-    /// returns.
+    /// Starts a call that streams items, and sends `items` if the method takes a stream. The call is queued at a poller when
+    /// this method returns. The future completes when the handler returns its stream, or with the reply if the handler
+    /// returns no stream.
     pub fn open<A: EncodeArguments>(
         &self,
         options: &CallOptions,
@@ -309,7 +309,7 @@ impl Channel {
         Ok(SharedWait { waiting: Waiting::Plain(getter), inbox })
     }
 
-    /// Starts the first attempt at a call of a balanced channel.
+    /// Starts the first attempt at a call on a balanced channel.
     #[cold]
     #[inline(never)]
     fn submit_balanced<A: EncodeArguments>(
@@ -389,7 +389,7 @@ pub struct SharedWait<'a> {
 enum Waiting {
     /// A call to one server.
     Plain(Getter<Outcome>),
-    /// A call of a balanced channel.
+    /// A call on a balanced channel.
     Balanced(Box<Attempts>),
     /// The outcome has been returned.
     Ended,

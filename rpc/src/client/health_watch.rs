@@ -17,14 +17,15 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
-/// First and longest pause before the stream is reopened. The pause is randomly up to a quarter longer.
+/// First pause before the stream is reopened. A random time of up to a quarter is added to each pause.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause, without the random time.
 const LONGEST: Duration = Duration::from_secs(30);
-/// Minimum time between two changes of the status.
+/// Minimum time between two reads of the status.
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Watches the health of a service until the session ends, all channels have dropped the watch, or the server refuses this
-/// node the health service.
+/// Watches the health of a service until the session ends, all channels have dropped the watch, or the server refuses the
+/// watch.
 pub(crate) async fn follow_health(context: PollerContext, watched: Weak<Watched>) {
     let followed = watched.upgrade().and_then(|watched| watched.follow());
     let Some((following, mut over)) = followed else { return };

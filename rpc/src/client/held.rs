@@ -32,8 +32,8 @@ impl Held {
         self.calls.len() + self.ready.len()
     }
 
-    /// Returns true if a call of this class may be held. The limit applies to calls that do not wait for room, and bounds
-    /// their memory even if a draining server never ends its session.
+    /// Returns true if a call of this class may be held. The limit applies to calls that do not wait for room. It bounds the
+    /// memory of these calls even if a draining server never ends its session.
     pub(super) fn has_room(&self, entry: AdmissionClass) -> bool {
         entry == AdmissionClass::Waits || self.calls.len() < MOST
     }
@@ -53,8 +53,8 @@ impl Held {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Holds a call until the session with its server ends. A call with a route is repeated at once, at the current server
-    /// of the route or when the route has one.
+    /// Holds a call until the session with its server ends. A call with a route is repeated at once, and waits for the
+    /// route if the route has no server.
     pub(super) fn push(&mut self, peer: PeerKey, call: Submission) {
         if call.route.is_some() {
             return self.ready.push(call);
@@ -124,9 +124,9 @@ impl Held {
     }
 }
 
-/// Peers that run no more calls in their session, because they drain or have sent DRAINED. A poller that sent DRAINED has
+/// Peers that accept no more calls in their session, because they drain or have sent DRAINED. A poller that sent DRAINED has
 /// answered all calls from this poller and runs no further calls from it. Such pollers are stored with the arrival time of
-/// the frame. The peers are stored in a map, because each call looks up its peer.
+/// the frame.
 #[derive(Debug, Default)]
 pub(super) struct DrainedPollers(BTreeMap<PeerKey, BTreeMap<PollerIndex, Time>>);
 

@@ -1,5 +1,5 @@
-//! Interceptors for the calls of a channel. An interceptor can change or refuse a call before the arguments are encoded, and
-//! can receive the outcome.
+//! Interceptors for calls on a channel. An interceptor can change or refuse a call before the arguments are encoded, and can
+//! receive the outcome.
 //!
 //! Without interceptors, the cost per call is one pointer check. With interceptors, the options of each call are copied.
 
@@ -26,7 +26,7 @@ thread_local! {
 /// A hook that runs before a channel makes a call, and can change, refuse or time the call.
 ///
 /// [`Channel::with_interceptor`](crate::Channel::with_interceptor) installs it. Closures with the signature of
-/// [`intercept`](Self::intercept) implement it.
+/// [`intercept`](Self::intercept) implement this trait.
 ///
 /// ```
 /// use std::time::Instant;
@@ -43,7 +43,7 @@ thread_local! {
 ///
 /// Interceptors run in the order of installation, on the thread that makes the call. They must not block a poller's thread.
 /// If an interceptor panics, only the call fails, with `Internal` and the reason `Panicked`. An interceptor that makes calls
-/// must use a channel without this interceptor. Calls nested deeper than 16 levels fail with `Internal`.
+/// must use a channel that does not have the interceptor. Calls nested deeper than 16 levels fail with `Internal`.
 pub trait ClientInterceptor: Send + Sync + 'static {
     /// Inspects, changes or refuses a call.
     ///
@@ -107,8 +107,8 @@ impl ClientCall {
         self.method.name
     }
 
-    /// Returns the path of the method, as `/service/method`. All gRPC calls return the same [`Self::service`] and
-    /// [`Self::method`], and differ only in the path.
+    /// Returns the path of the method, in the form `/service/method`. gRPC calls differ only in this path, because
+    /// [`Self::service`] and [`Self::method`] are the same for all of them.
     #[must_use]
     pub fn path(&self) -> Cow<'_, str> {
         self.method.path(self.metadata())

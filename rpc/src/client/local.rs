@@ -28,7 +28,7 @@ pub struct LocalChannel {
     clock: Clock,
     queue: Rc<LocalQueue>,
     poller: PollerContext,
-    /// Number that identifies an ordered channel.
+    /// Number of an ordered channel; `None` if the calls are not ordered.
     order: Option<PollerChoice>,
 }
 
@@ -36,7 +36,7 @@ impl LocalChannel {
     /// Creates a channel from this poller to a server. See [`Node::channel`](crate::Node::channel).
     ///
     /// # Errors
-    /// `InvalidArgument` if a server cannot listen at the target.
+    /// Returns `InvalidArgument` if a server cannot listen at the target.
     pub fn connect(from: &PollerContext, server: impl Into<Target>) -> Result<Self, Status> {
         Ok(Self::new(from, ChannelCore::new(Link::new(from.routes(), checked(server)?))))
     }
@@ -57,30 +57,29 @@ impl LocalChannel {
         self.core.link.is_connected()
     }
 
-    /// Sets the time limit of later calls. The default is the deadline of the calling handler. Elsewhere it is 10 s, or none
-    /// for streams.
+    /// Sets the time limit of later calls. By default, calls made by a handler have the handler's deadline. Other calls time
+    /// out after 10 s, unless they are streams.
     ///
-    /// The limit starts when `call`, `send` or `open` is called. Generated clients provide this as `with_timeout`.
+    /// The time starts when `call`, `send` or `open` is called. Generated clients provide this method as `with_timeout`.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.core.timeout = Some(timeout);
     }
 
     /// Returns a channel to the same server whose calls arrive in the order in which they were made. Clones of the returned
-    /// channel share this order. Generated clients provide this as `ordered`.
+    /// channel share this order. Generated clients provide this method as `ordered`.
     #[must_use]
     pub fn ordered(&self) -> Self {
         Self { order: Some(self.queue.next_order()), ..self.clone() }
     }
 
-    /// Returns a channel to the same server whose calls pass through `interceptor`, after the interceptors of this
-    /// channel.
+    /// Returns a channel to the same server whose calls pass through `interceptor`, after the interceptors of this channel.
     /// See [`Channel::with_interceptor`](crate::Channel::with_interceptor).
     #[must_use]
     pub fn with_interceptor(&self, interceptor: impl ClientInterceptor) -> Self {
         Self { core: self.core.with_interceptor(interceptor), ..self.clone() }
     }
 
-    /// Starts a call. The call is queued at the poller when this returns, even if the future is never polled.
+    /// Starts a call. The call is queued at the poller when this method returns, even if the future is never polled.
     ///
     /// The future fails if the call could not be queued. Dropping the future cancels the call.
     pub fn call<A: EncodeArguments>(

@@ -31,7 +31,8 @@ struct Server {
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     /// Shape digests of the called methods, at most one per method of the program. Numbers of other methods are not stored.
-    /// `None` for a method with several shapes, because a number does not identify the shape that the server compared.
+    /// The digest is `None` for a method with several shapes, because a number does not identify the shape that the server
+    /// compared.
     asked: BTreeMap<Key, Option<u64>>,
     servers: PeerMap<Server>,
     /// Cached last result, because successive calls often use the same method.

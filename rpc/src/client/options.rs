@@ -49,7 +49,7 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// Creates the default options: the client's time limit, [`Connect::FailFast`] and [`Admission::Wait`].
+    /// Creates the default options, with [`Connect::FailFast`], [`Admission::Wait`] and the client's time limit.
     ///
     /// If the client has no time limit, the call has the deadline of the calling handler ([`Context`](crate::Context)).
     /// Elsewhere it times out after 10 s, unless it is a stream.
@@ -76,12 +76,12 @@ impl CallOptions {
         self
     }
 
-    /// Sets the time after which a stream on which nothing arrives fails with
-    /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). There is no such limit by default.
+    /// Sets the idle timeout, after which a stream that receives no frames fails with
+    /// [`Code::DeadlineExceeded`](crate::Code::DeadlineExceeded). Streams have no idle timeout by default.
     ///
-    /// Each frame from the server restarts the timer: an item, the end of the server's items, or a window update after the
-    /// server has consumed items. The timer does not run before the request is sent, or while the server cannot send because
-    /// the reader takes no items. The limit has no effect on calls without streams, and does not replace
+    /// Each frame from the server restarts the timer. A frame is an item, the end of the server's items, or a window update
+    /// after the server has consumed items. The timer does not run before the request is sent, or while the server cannot
+    /// send because the reader takes no items. The idle timeout has no effect on calls without streams, and does not replace
     /// [`timeout`](Self::timeout).
     ///
     /// ```no_run
@@ -111,10 +111,10 @@ impl CallOptions {
     /// With [`Connect::FailFast`] the call waits for one attempt to connect, and fails with `Unavailable` if that attempt
     /// fails. The call fails at once while the node pauses before its next attempt.
     ///
-    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if
-    /// waiting cannot help, because this node shuts down or has no address from which the server can be reached. While its
-    /// server shuts down, the call waits for the next connection, or for another server of the channel. A call that a server
-    /// refuses because the server shuts down is repeated, with a copy of the arguments.
+    /// With [`Connect::Wait`] the call waits for a connection, at most until its time limit. The call fails earlier if this
+    /// node shuts down or has no address from which the server can be reached. While the server shuts down, the call waits
+    /// for the next connection, or for another server of the channel. A call that a server refuses because the server shuts
+    /// down is repeated, with a copy of the arguments.
     ///
     /// Calls of an ordered channel, and streams that have already sent items, fail when their server shuts down.
     #[must_use]
@@ -127,12 +127,12 @@ impl CallOptions {
     /// [`NodeBuilder::call_limit`](crate::NodeBuilder::call_limit), `queued_messages` and `queued_bytes`, each per peer, per
     /// host and in total.
     ///
-    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node. The
-    /// call's deadline still applies. When it passes, the call fails with [`Code::DeadlineExceeded`] and [`Reason::Expired`]
-    /// without having run, and the message names the limit that was reached.
+    /// With [`Admission::Wait`] the call waits until other calls have ended, behind earlier calls to the same node. If the
+    /// call's deadline passes while it waits, it fails with [`Code::DeadlineExceeded`] and [`Reason::Expired`] without
+    /// having run, and the message names the limit that was reached.
     ///
-    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. Calls of
-    /// both kinds fail in this way while 4,096 calls are queued for a poller of this node. This limit is fixed.
+    /// With [`Admission::Try`] the call fails at once with [`Code::ResourceExhausted`] and [`Reason::Overloaded`]. It also
+    /// fails in this way while the queue of its poller is full. The queue holds 4,096 calls, or 65,536 on a local channel.
     ///
     /// A nested call, which a handler makes, never waits, because it might wait for the handler's own caller. An eighth of
     /// each limit, but at least 1, is reserved for nested calls unless the limit is 1. When a limit is reached, nested calls
@@ -159,7 +159,7 @@ impl CallOptions {
         self
     }
 
-    /// Sets the place where the metadata of the response is stored.
+    /// Sets where the metadata of the response is stored.
     #[must_use]
     pub fn response_metadata(mut self, place: &ResponseMetadata) -> Self {
         self.response = Some(place.clone());

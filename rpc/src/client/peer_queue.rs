@@ -1,12 +1,12 @@
-//! A queue of the calls to one peer that wait for room. Small calls, which use SEND, and large calls, which the peer READs,
-//! must not starve each other. Each kind has a part of the queue, in call order.
+//! A queue of the calls to one peer that wait for room. Small calls, which are sent by SEND, and large calls, which the peer
+//! fetches by RDMA READ, must not starve each other. Each kind has a part of the queue, in call order.
 //!
 //! The two parts take turns. If one part has no room, the other part continues, so a large call delays small calls by at
 //! most one turn. While large calls wait, at most [`QUEUED`] small calls enter the message queue. Further small calls are
 //! sent only if they need not be queued, until a large call is sent.
 //!
-//! Calls on an ordered channel keep their order across both parts. While a call of the channel waits among the large calls,
-//! later calls of the channel wait there too. The large calls of a channel are not sent before its earlier small calls.
+//! Calls on an ordered channel keep their order across both parts. While a call on the channel waits among the large calls,
+//! later calls on the channel wait there too. Large calls are not sent before earlier small calls on the same channel.
 
 use super::statuses::Backpressure;
 use crate::call::{AdmissionClass, Submission};
@@ -81,7 +81,7 @@ impl PeerQueue {
     /// Returns the space in the message queue that a new call must leave, if the call need not wait.
     ///
     /// # Errors
-    /// Returns the limit that the call waits for. A handler's call waits only behind calls of its ordered channel.
+    /// Returns the limit that the call waits for. A call made by a handler waits only behind calls of its ordered channel.
     pub(super) fn pass(&self, call: &Submission) -> Result<Leaves, Backpressure> {
         let own = Part::of(call);
         if let Some(of_channel) = call.order.and_then(|order| self.ordered.get(&order)) {

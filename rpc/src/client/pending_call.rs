@@ -77,7 +77,7 @@ pub(super) enum AcceptMode {
     None,
 }
 
-/// Flag in the numbers of one-way calls. It identifies a refusal that arrives after the call has ended.
+/// Flag in the number of a one-way call. A refusal can arrive after the call has ended, and is identified by the flag.
 const ONE_WAY: u32 = 1 << 31;
 
 /// Returns the number of a call on the wire. Slot numbers never reach the bit of [`ONE_WAY`], because memory is exhausted

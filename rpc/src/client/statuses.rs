@@ -37,8 +37,8 @@ pub(super) fn refused(error: SendError) -> Status {
     }
 }
 
-/// Describes why a request was not sent before its deadline. `is_up` is true if there is a session. `away` is the cause if
-/// the last attempt to connect failed.
+/// Describes why a request was not sent before its deadline. `is_up` is true if there is a session. `away` is the cause of
+/// the last failed attempt to connect, if any.
 pub(super) fn not_sent(is_up: bool, away: Option<PeerDown>) -> String {
     match away {
         Some(cause) => format!("no connection yet: {cause}"),
@@ -178,8 +178,8 @@ pub(super) fn unreadable(call: &str, error: FrameError) -> Status {
     Status::ran(Code::Internal, format!("{call}: the reply cannot be read: {error}")).because(reason)
 }
 
-/// Describes why a call in flight timed out. `idle` is the limit of an idle stream, `waiting` the size of a reply without
-/// memory, and `unsent` the arguments of [`not_sent`] for an unsent request.
+/// Describes why a call in flight timed out. `idle` is the idle timeout of a stream, `waiting` is the size of a reply that
+/// waits for memory, and `unsent` contains the arguments of [`not_sent`] for an unsent request.
 pub(super) fn late(
     idle: Option<&Duration>,
     waiting: Option<usize>,

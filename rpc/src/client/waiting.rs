@@ -1,7 +1,7 @@
 //! Queues of calls that exceed a limit. Each peer has a separate queue, so that a peer without room does not delay calls to
 //! others. In a queue, small and large calls take turns.
 //!
-//! `Calls` checks for room in rounds. A round begins when a call of this poller ends, and after each [`PAUSE`], because
+//! `Calls` checks for room in rounds. A round begins when a call from this poller ends, and after each [`PAUSE`], because
 //! other pollers also release room. In a round each queue sends calls until the first calls of its parts have no room.
 
 use super::peer_queue::{Part, PeerQueue, Place};
@@ -15,7 +15,7 @@ use trunkline_verbs::Time;
 /// Maximum time between two rounds.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Position of the next call; the call is stored elsewhere.
+/// Position of a call that was taken out of its queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seat {
     pub(super) peer: PeerKey,

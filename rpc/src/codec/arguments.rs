@@ -17,7 +17,7 @@ use serde::forward_to_deserialize_any;
 /// Size of an argument's length field, in bytes.
 const LENGTH: usize = 4;
 
-/// The arguments of a method to be encoded, a tuple of up to twelve elements.
+/// The arguments of a method for encoding, as a tuple of up to twelve elements.
 pub trait EncodeArguments {
     /// Appends the arguments as the encoded part of a request.
     ///
@@ -26,7 +26,7 @@ pub trait EncodeArguments {
     fn encode(&self, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// The decoders of a method's arguments, a tuple of up to twelve elements.
+/// The decoders of a method's arguments, as a tuple of up to twelve elements.
 pub trait DecodeArguments {
     /// Tuple of the arguments.
     type Values;
@@ -46,7 +46,7 @@ pub struct ArgumentList<'m> {
 }
 
 impl<'m> ArgumentList<'m> {
-    /// Splits `bytes` into arguments. `names` are the names of the method's parameters.
+    /// Creates the list of the arguments in `bytes`. `names` contains the names of the method's parameters.
     fn new(bytes: &'m [u8], names: &'m [&'static str], limits: &'m Limits<'m>) -> Result<Self, DecodeError> {
         let malformed = |text: &str| DecodeError::Malformed(text.to_owned());
         let (&count, all) = bytes.split_first().ok_or_else(|| malformed("their number is missing"))?;
@@ -151,8 +151,8 @@ tuples! {
     (9 A B C D E F G H I) (10 A B C D E F G H I J) (11 A B C D E F G H I J K) (12 A B C D E F G H I J K L)
 }
 
-/// Returns the value of a missing argument, by serde's rule for a missing field. The value is `None` for a type that
-/// deserializes an `Option`, even through an alias or a newtype. Any other type has no such value.
+/// Returns the value of a missing argument, according to serde's rule for missing fields. Only a type that deserializes as
+/// an `Option`, even through an alias or a newtype, has such a value.
 pub(super) fn absent<T: DeserializeOwned>() -> Option<T> {
     T::deserialize(Nothing).ok()
 }
@@ -257,7 +257,7 @@ mod tests {
 
     #[test]
     fn all_arguments_share_limits_of_their_message() {
-        // Each argument claims fewer empty elements than a message may contain, but all of them together exceed the limit.
+        // Each argument claims fewer empty elements than a message may contain, but their sum exceeds the limit.
         let claim = [1, 0, 0, 0, 250];
         let message = |count: u8| [&[count][..], &claim.repeat(usize::from(count))].concat();
         type Empty = Vec<()>;

@@ -15,18 +15,18 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Maximum size that one decoded value may claim, in bytes. Valid values are limited by the size of their message. This
-/// limit applies to the claims of a few hostile bytes.
+/// Maximum size that one decoded value may claim, in bytes. The size of the message limits valid values. This limit applies
+/// to large sizes claimed by a few hostile bytes.
 const MOST_BYTES: usize = 1 << 30;
 
 /// The default codec. It uses bincode 2 and accepts all types that derive serde's traits.
 ///
-/// Encoding is fast and compact. The bytes contain only values, without names or types, so types can hardly change while old
-/// and new programs call each other.
+/// Encoding is fast and compact. The bytes contain only values, without names or types, so few changes to a type are
+/// possible while old and new programs call each other.
 ///
-/// The two sides of a call must agree on the fields and variants of a type. Encoding refuses serde attributes that break
-/// this, such as `skip_serializing_if`, `flatten` and `tag`. `docs/book/src/guide/evolution.md` lists them. To detect such
-/// attributes, the first value of each struct and variant is decoded right after it is encoded.
+/// The two sides of a call must agree on the fields and variants of a type. Encoding refuses types with serde attributes
+/// that violate this rule, such as `skip_serializing_if`, `flatten` and `tag`. `docs/book/src/guide/evolution.md` lists the
+/// attributes. To detect them, the first value of each struct and variant is decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct Bincode;
 
@@ -59,11 +59,11 @@ impl Bincode {
         (check as *const ()).addr()
     }
 
-    /// Compares a value with the value decoded from its bytes. Returns false if the type's own code refuses the bytes early,
-    /// so that the rest is not compared. A type that fails without reading any bytes is accepted as send-only.
+    /// Compares a value with the value decoded from its bytes. Returns false if the type's own code refuses the bytes before
+    /// all of them are compared. A type that fails without reading any bytes is accepted as send-only.
     ///
     /// # Errors
-    /// Returns a text that tells why this codec cannot send the type.
+    /// Returns a text that states why this codec cannot send the type.
     #[cold]
     fn check<T: Serialize + DeserializeOwned>(value: &T, bytes: &[u8]) -> Result<bool, String> {
         let whole = type_name::<T>();
@@ -130,7 +130,7 @@ enum Undecoded {
     Rest(usize),
 }
 
-/// Returns a text that tells why a value cannot be encoded.
+/// Returns a text that states why a value cannot be encoded.
 #[cold]
 fn unencodable(error: ::bincode::error::EncodeError) -> String {
     match error {

@@ -1,8 +1,8 @@
 //! A serde deserializer that wraps another one and limits the memory, zero-sized elements and nesting that hostile bytes can
 //! cause.
 //!
-//! Codecs wrap their decoder in it. It enters a level when the level's contents are visited. Values are passed on unchanged
-//! or rejected.
+//! Codecs wrap their decoders in this deserializer. A level is entered when its contents are visited. Values are passed on
+//! unchanged or rejected.
 
 use super::buffering::is_collector;
 use super::heap::{Growth, Slot};
@@ -184,7 +184,7 @@ enum Contents {
     Owned,
     /// A number of values claimed by the bytes.
     Claimed,
-    /// Contents whose type only the bytes determine.
+    /// Contents whose type is determined only by the bytes.
     Any,
     /// Like [`Contents::Any`], but collected by serde for an untagged enum or a flattened struct, and possibly copied.
     Buffered,

@@ -1,4 +1,4 @@
-//! Limits for types that serde buffers, which have the attribute `untagged`, `tag` or `flatten`.
+//! Limits for types that serde buffers because they have the attribute `untagged`, `tag` or `flatten`.
 //!
 //! Such a type first collects all values from its bytes, then decodes from the collected values, where
 //! [`Bounded`](super::bounded) cannot check. Each level of the second pass uses stack and may copy all nested values. It may

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 /// ```
 /// use trunkline::codec::{Codec, CodecFor, DecodeError, Limits};
 ///
-/// /// Text by its own bytes.
+/// /// Encodes text as UTF-8.
 /// struct Plain;
 ///
 /// impl Codec for Plain {
@@ -43,25 +43,25 @@ use std::marker::PhantomData;
 /// # fn main() {}
 /// ```
 pub trait Codec: 'static {
-    /// Number on the wire. Each request contains the number, and a server refuses requests with another number than its
-    /// codec's. Trunkline uses 0 to 127. Codecs of programs use 128 to 255.
+    /// Number of the codec on the wire. Each request contains the number, and a server refuses requests with the number of
+    /// another codec. Trunkline uses 0 to 127. Codecs of programs use 128 to 255.
     const ID: u8;
     /// Name for error messages.
     const NAME: &'static str;
 }
 
-/// A codec that accepts values of type `T`. It can use serde, but need not.
+/// A codec that accepts values of type `T`. It may or may not use serde.
 pub trait CodecFor<T>: Codec {
     /// Appends the encoded value.
     ///
     /// # Errors
-    /// Returns a human-readable text that tells why the value cannot be encoded.
+    /// Returns a human-readable text that states why the value cannot be encoded.
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String>;
 
     /// Decodes a value from all of `bytes`.
     ///
-    /// The bytes come from a peer. Take memory from `limits` before allocating a size that the bytes claim, and decode
-    /// nested values through `limits`.
+    /// The bytes come from a peer. Call [`Limits::allocate`] before allocating memory of a size that the bytes claim, and
+    /// decode nested values in [`Limits::nest`].
     ///
     /// # Errors
     /// Returns a [`DecodeError`] if the bytes are not a value of the type, or if a limit is exceeded.

@@ -13,8 +13,8 @@ fn encoded<C: CodecFor<T>, T>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Returns the outcome of a call whose handler returns its argument, which has the type `B` there. The outcome is the
-/// returned value, or the reason why there is none.
+/// Returns the outcome of a call whose handler returns its argument. The argument has the type `B` in the handler. The
+/// outcome is the returned value, or the reason of the failure.
 fn outcome<C: CodecFor<A> + CodecFor<B>, A: Debug, B>(argument: &A) -> String {
     let Ok(value) = super::decode::<C, B>(&encoded::<C, A>(argument), &Unlimited) else {
         return "BadArguments".to_owned();

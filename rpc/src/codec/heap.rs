@@ -90,13 +90,15 @@ const VEC: &str = "alloc::vec::Vec<";
 const TABLES: [&str; 2] = ["std::collections::hash::map::HashMap<", "std::collections::hash::set::HashSet<"];
 /// Size of a table without its buckets, in bytes.
 const TABLE: usize = 64;
-/// Number of elements in a leaf of a B-tree, and size of the rest of the leaf in bytes.
+/// Number of elements in a leaf of a B-tree.
 const LEAF: usize = 11;
+/// Size of a leaf of a B-tree without its elements, in bytes.
 const NODE: usize = 64;
-/// Memory per element of another collection: a multiple of the element's size, plus a number of bytes. The factor covers a
-/// table that is being moved, which has up to 3.43 places per element. The bytes cover a node of a list, or the hash and
-/// index of an ordered map that is being moved.
+/// Memory per element of another collection, as a multiple of the element's size. The factor covers a table that is being
+/// moved, which has up to 3.43 places per element.
 const TIMES: usize = 4;
+/// Additional memory per element, in bytes. It covers a node of a list, or the hash and index of an ordered map that is
+/// being moved.
 const BESIDES: usize = 56;
 
 /// A kind of collection.

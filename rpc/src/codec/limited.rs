@@ -5,8 +5,8 @@
 //! In a format without names, a field that is left out shifts later fields, and the decoder reads the next field in its
 //! place.
 //!
-//! Codecs wrap their encoder in it. The limits equal those for decoding. Values are misread only by a positional codec.
-//! Values are encoded unchanged. Values without nested values have no overhead.
+//! Codecs wrap their encoders in this serializer. The limits are the same as for decoding. Values are encoded unchanged.
+//! Values without nested values have no overhead.
 
 use super::limits::DEPTH;
 use super::shapes::{FieldOwner, Kind, Part, REMEDY, Shape, Shapes};

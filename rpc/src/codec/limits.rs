@@ -1,4 +1,4 @@
-//! The limits on elements, nesting, stack and memory while a message is decoded.
+//! Limits on elements, nesting, stack and memory for decoding a message.
 
 use super::buffering::Buffer;
 use super::shapes::Lists;
@@ -30,7 +30,7 @@ pub(crate) fn block(bytes: usize) -> usize {
     }
 }
 
-/// The error when a value cannot be decoded, with a human-readable message.
+/// The error of decoding a value, with a human-readable message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
@@ -73,7 +73,7 @@ pub(crate) trait Allowance {
     /// Grants more bytes.
     ///
     /// # Errors
-    /// Returns an error that tells why the bytes were not granted.
+    /// Returns an error that states why the bytes were not granted.
     fn more(&self, bytes: usize) -> Result<(), DecodeError>;
 
     /// Releases granted bytes that are not needed.

@@ -13,16 +13,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A codec that uses MessagePack and accepts all types that derive serde's traits.
 ///
-/// Structs are maps with field names, and variants are identified by name. Fields and variants can be added, removed and
-/// reordered while old and new programs call each other, by the rules in `docs/book/src/guide/evolution.md`. The encoding is
-/// larger and slower than [`Bincode`](super::Bincode).
+/// Structs are encoded as maps with field names, and variants are identified by name. Fields and variants can be added,
+/// removed and reordered while old and new programs call each other, subject to the rules in
+/// `docs/book/src/guide/evolution.md`. The encoding is larger and slower than [`Bincode`](super::Bincode).
 ///
 /// Types with serde's `untagged`, `tag` or `flatten` can be nested up to 12 levels deep. `docs/book/src/guide/evolution.md`
 /// explains the limit.
 ///
-/// MessagePack has only one `nil`, so `Some(None)` and `Some(())` would arrive as `None`. Encoding refuses them. It also
-/// refuses structs and variants with unnamed fields if one side leaves out some of the fields. To detect such types, the
-/// first value of each is decoded right after it is encoded.
+/// MessagePack has only one `nil`, so `Some(None)` and `Some(())` would be decoded as `None`. Encoding refuses these values.
+/// It also refuses structs and variants with unnamed fields if encoding or decoding leaves out some of the fields. To detect
+/// this, the first value of each such type is decoded right after it is encoded.
 #[derive(Debug, Clone, Copy)]
 pub struct MessagePack;
 

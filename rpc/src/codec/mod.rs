@@ -10,12 +10,12 @@
 //! }
 //! ```
 //!
-//! A program's own codec implements [`Codec`] and [`CodecFor`]. Items that neither of them mentions are for generated code.
+//! A program's own codec implements [`Codec`] and [`CodecFor`]. Items that these traits do not use are for generated code.
 //! `docs/book/src/guide/evolution.md` compares the codecs.
 //!
 //! Decoding never panics. Its time is linear in the number of bytes, its memory is limited by [`Limits`], and its stack use
-//! by the stack of the thread. The stack use of encoding is limited too. A codec without names refuses types whose encoding
-//! and decoding differ.
+//! is limited by the thread's stack. The stack use of encoding is limited too. A codec without names refuses types whose
+//! encoding and decoding differ.
 
 mod arguments;
 #[cfg(test)]
@@ -59,7 +59,7 @@ pub(crate) fn decode<C: CodecFor<T>, T>(bytes: &[u8], allowance: &dyn Allowance)
     decode_by(C::decode, bytes, allowance)
 }
 
-/// Decodes a value as [`decode()`] does, with a function instead of a codec.
+/// Decodes a value, like [`decode()`], with a function instead of a codec.
 pub(crate) fn decode_by<T>(
     decode: fn(&[u8], &Limits<'_>) -> Result<T, DecodeError>,
     bytes: &[u8],

@@ -192,7 +192,7 @@ pub(super) struct Shapes {
     record: Option<RefCell<Record>>,
 }
 
-/// The owner of named fields: a struct, or an enum and its variant.
+/// The owner of named fields, which is a struct, or an enum and its variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FieldOwner {
     pub(super) name: &'static str,
@@ -411,9 +411,9 @@ impl Shapes {
         lists.of_other_length(&self.record.as_ref()?.borrow(), self.is_positional, remedy)
     }
 
-    /// Returns a text that tells why the decoder with these `lists` confuses a value with a different value. `self` was
-    /// recorded while the value was encoded. `again` was recorded while the decoded value was encoded, and is `None` if
-    /// decoding failed. `is_whole` is true if both encodings have the same number of bytes.
+    /// Describes how the decoder with these `lists` confuses a value with a different value. `self` was recorded while the
+    /// value was encoded. `again` was recorded while the decoded value was encoded, and is `None` if decoding failed.
+    /// `is_whole` is true if both encodings have the same number of bytes.
     pub(super) fn difference(&self, again: Option<&Self>, lists: &Lists, is_whole: bool) -> Option<String> {
         let record = self.record.as_ref()?.borrow();
         let again = again.and_then(|again| again.record.as_ref()).map(RefCell::borrow);

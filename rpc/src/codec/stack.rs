@@ -24,8 +24,9 @@ const TOP_MARGIN: usize = 32 << 10;
 const COPIES: usize = 24;
 /// Stack use per field, in bytes.
 const FIELD: usize = 384;
-/// Stack use per variant of an enum: a number of bytes, and a number of copies of the value.
+/// Stack use per variant of an enum, in bytes, without copies of the value.
 const VARIANT: usize = 96;
+/// Number of copies of the value per variant of an enum.
 const COPIES_FOR_VARIANT: usize = 2;
 /// Maximum expected stack use of one level. An unoptimised build may use more if a type of more than 56 KiB contains itself.
 /// With a higher limit, a thread with the usual 2 MiB could not decode even one such value.

@@ -1,5 +1,5 @@
-//! Sleeping, time limits and blocking, for handlers and tasks. Each of them depends on the poller or worker of the current
-//! thread.
+//! Sleeping, time limits and blocking, for handlers and tasks. All of them depend on the poller or worker that runs on the
+//! current thread.
 
 use crate::call::context::current_timers;
 use crate::executor::on_poller::Waiting;
@@ -17,11 +17,11 @@ use trunkline_verbs::Time;
 /// Blocks on a future, for programs without an executor.
 ///
 /// Handlers, tasks of [`crate::Node::run_on`] and handler factories run on a poller's thread and must not block it. Await
-/// calls there instead. Inside a `block_on` on such a thread, calls of any node and tasks of `run_on` fail at once with
+/// calls there instead. Inside `block_on` on such a thread, calls from any node and tasks of `run_on` fail at once with
 /// [`Code::Internal`](crate::Code::Internal) and [`Reason::Misuse`](crate::Reason::Misuse). A call that has already started,
-/// as in `block_on(client.get(key))`, is cancelled and may have run. Waiting for other futures stalls all of the poller's
-/// calls. Blocking by other means, such as another executor's `block_on`, is not detected, and deadlocks if it waits for a
-/// call of the same poller.
+/// as in `block_on(client.get(key))`, is cancelled and may have run. Waiting for other futures stalls all calls on the
+/// poller. Blocking by other means, such as another executor's `block_on`, is not detected, and causes a deadlock if it
+/// waits for a call on the same poller.
 ///
 /// `block_on` also works in destructors of thread-local values and in `atexit` handlers.
 ///
@@ -50,11 +50,11 @@ const NO_TIMERS: &str = "trunkline::sleep and trunkline::timeout work in handler
 /// Waits for `duration`. Works in handlers, in tasks of [`Node::run_on`](crate::Node::run_on) and [`spawn`](crate::spawn),
 /// and in `#[offload]` and `#[blocking]` methods.
 ///
-/// Sleeping occupies neither the poller nor a worker, except in a `#[blocking]` method. Timers of the pool are late while
+/// Sleeping does not occupy the poller or the worker, except in a `#[blocking]` method. Timers of the pool are late while
 /// all workers are busy.
 ///
 /// # Panics
-/// Panics if called anywhere else. Use the executor's own timers there, such as `tokio::time::sleep`.
+/// Panics in all other code. Use the executor's own timers there, such as `tokio::time::sleep`.
 ///
 /// ```
 /// # use std::time::{Duration, Instant};
@@ -137,8 +137,8 @@ impl From<Elapsed> for Status {
 /// Limits the time of a future. Resolves to the output of the future. If the future does not complete within `limit`, it is
 /// dropped, and the result is [`Elapsed`].
 ///
-/// The time starts with this call, not with the first poll. Works wherever [`sleep`] works. Calls have their own time limit,
-/// which is also sent to the server, so use this function for other futures.
+/// The time starts when this function is called, not at the first poll. Works wherever [`sleep`] works. Calls have their own
+/// time limit, which is also sent to the server, so use this function for other futures.
 ///
 /// # Panics
 /// Panics where [`sleep`] panics.

@@ -1,8 +1,8 @@
 //! The queue from other threads to the RPC half of a poller, with a handle that wakes the poller.
 //!
-//! The queue is bounded and lock-free. When it is full, calls that wait for room go to an overflow list, and other work is
-//! refused. Later calls also go to the list until it is empty, so that the calls of a thread stay in order. No operation
-//! blocks.
+//! The queue is bounded and lock-free. When it is full, tasks and calls with [`AdmissionClass::Tries`] are refused, and all
+//! other work goes to an overflow list. Later work also goes to the list until it is empty, so that the calls of a thread
+//! stay in order. Operations do not block.
 
 use crate::call::context::Spawn;
 use crate::call::{AdmissionClass, Opening, Outcome, Submission};
@@ -51,7 +51,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns true if the work goes to the overflow list when the queue is full. This applies to calls from handlers,
+    /// Returns true if the work goes to the overflow list when the queue is full. This includes calls made by handlers,
     /// because a share of the budget is reserved for them and other calls must not block them.
     fn waits(&self) -> bool {
         match self {
@@ -130,12 +130,11 @@ impl Inbox {
         }
     }
 
-    /// Returns the node's lifecycle.
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
 
-    /// Returns access to the node's drain state, for the contexts of this poller's calls.
+    /// Returns a handle to the node's drain state, for the contexts of this poller's calls.
     pub(crate) fn drain(&self) -> Arc<Drain> {
         Drain::new(&self.lifecycle)
     }
@@ -145,8 +144,7 @@ impl Inbox {
         self.wakes.enter()
     }
 
-    /// Wakes the tasks whose wakers the poller has collected. The poller calls this, and so does each of these tasks when it
-    /// runs.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the poller, and by each of these tasks when it runs.
     #[inline]
     pub(crate) fn wake_others(&self) {
         // In a forked child, popping could wait for a thread of the parent.
@@ -190,7 +188,6 @@ impl Inbox {
         let _ = self.memory.set(memory);
     }
 
-    /// Sets the poller's timers.
     pub(crate) fn set_timers(&self, timers: Arc<Timers>) {
         let _ = self.timers.set(timers);
     }
@@ -208,7 +205,7 @@ impl Inbox {
         }
     }
 
-    /// Queues work and wakes the poller. Refused work is dropped. If it is a call, this completes the call.
+    /// Queues work and wakes the poller. Refused work is dropped, which completes a call.
     pub(crate) fn push(&self, work: Work) -> Result<(), Full> {
         // SYNC: listed. A thread reads the count of its last push or a later count, so its calls stay in order.
         let refused = if self.listed.load(Ordering::SeqCst) == 0 { self.work.push(work) } else { Err(work) };
@@ -255,7 +252,6 @@ impl Inbox {
         self.wake();
     }
 
-    /// Returns the streams that have changed.
     pub(crate) fn changes(&self) -> &Changes {
         &self.changes
     }
@@ -281,7 +277,7 @@ impl Inbox {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Returns an empty buffer. Reuses one if possible.
+    /// Returns an empty buffer, reused if possible.
     pub(crate) fn buffer(&self) -> Encoded {
         self.buffers.pop().unwrap_or_default()
     }
@@ -294,7 +290,7 @@ impl Inbox {
         }
     }
 
-    /// Returns an empty cell for an outcome. Reuses one if possible.
+    /// Returns an empty cell for an outcome, reused if possible.
     pub(crate) fn cell(&self) -> (Setter<Outcome>, Getter<Outcome>) {
         let Some(resting) = self.cells.pop() else { return cell::pair() };
         resting.pair().unwrap_or_else(|resting| {
@@ -304,8 +300,8 @@ impl Inbox {
         })
     }
 
-    /// Keeps a cell for a later call, after its outcome was taken. Does nothing in a forked child, because a thread of the
-    /// parent may have been in the middle of a push.
+    /// Keeps a cell for a later call, after its outcome was taken. Does nothing in a forked child, because the fork may have
+    /// interrupted a push by another thread of the parent.
     pub(crate) fn rest_cell(&self, getter: Getter<Outcome>) {
         if let Some(resting) = getter.rest()
             && !self.lifecycle.is_forked()
@@ -382,7 +378,7 @@ impl Inboxes {
     }
 
     /// Returns the first turn for a new channel or clone, so that programs that clone a client for each call use all pollers
-    /// equally. Each channel counts its further turns itself, so that calls do not share a counter.
+    /// equally. Each channel has a separate counter for its further turns, so that calls do not share a counter.
     pub(crate) fn first_turn(&self) -> usize {
         self.channels.fetch_add(1, Ordering::Relaxed)
     }

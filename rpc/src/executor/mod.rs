@@ -1,4 +1,4 @@
-//! Tasks on a poller: the ready queue, spawning, sleeping and yielding.
+//! Tasks on a poller, with their ready queue, spawning, sleeping and yielding.
 
 mod futures;
 pub(crate) mod inbox;

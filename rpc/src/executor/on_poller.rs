@@ -1,7 +1,7 @@
 //! Detects that the current thread is running a poller's handler, task or handler factory.
 //!
-//! A poller marks its thread while its upper half runs. There, [`block_on`] would wait for work that only this thread can
-//! do, so calls inside it check the mark and fail instead. The mark is local to the thread.
+//! A poller marks its thread while its upper half runs. On such a thread, [`block_on`] would wait for work that only this
+//! thread can do. Calls inside `block_on` therefore check the mark and fail. The mark is local to the thread.
 
 use crate::node::lifecycle::Lifecycle;
 use crate::status::reason::Reason;
@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 use std::cell::Cell;
 use std::ptr;
 
-/// Remedy in the error for such calls.
+/// Remedy in the error for calls inside `block_on`.
 const WOULD_WAIT: &str = "await the call instead: block_on on a poller's thread would wait for itself, since that thread makes the call";
 
 thread_local! {

@@ -147,8 +147,8 @@ impl ThreadTime {
         Some(Self { waits, used })
     }
 
-    /// Returns the part of `passed` during which the thread held its poller. `before` is the thread's state at the start of
-    /// `passed`.
+    /// Returns the part of `passed` during which the thread occupied its poller. `before` is the thread's state at the start
+    /// of `passed`.
     pub(crate) fn held_of(self, passed: Duration, before: Option<Self>) -> Duration {
         if self.waits {
             return passed;

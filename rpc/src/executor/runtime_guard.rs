@@ -1,7 +1,7 @@
 //! Guards the program's code on a poller or in the pool. Enters the node's tokio runtime, and detects forks.
 //!
-//! If the code forks and also returns in the child, the child would continue as a second copy of the poller on the same
-//! sockets. The child therefore ends when the guard is dropped.
+//! If the program's code forks and returns in the child too, the child would continue as a second copy of the poller on the
+//! same sockets. The child therefore exits when the guard is dropped.
 
 use crate::status::reason::Reason;
 use crate::status::{Code, Status};
@@ -21,7 +21,7 @@ type Runtime<'a> = Option<tokio::runtime::EnterGuard<'a>>;
 #[cfg(not(feature = "tokio"))]
 type Runtime<'a> = std::marker::PhantomData<&'a ()>;
 
-/// Guard that is held while the thread runs code of the program, in the runtime if there is one.
+/// Guard that is held while the thread runs code of the program, within the runtime if there is one.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     process: Process,
@@ -29,7 +29,7 @@ pub(crate) struct Inside<'a> {
 }
 
 impl Drop for Inside<'_> {
-    /// Ends the child process if code of the program returns in it.
+    /// Ends the process if it is a forked child.
     #[inline]
     fn drop(&mut self) {
         self.process.end_if_forked();
@@ -71,8 +71,8 @@ impl RuntimeGuard {
     }
 }
 
-/// Returns the status of a call whose handler panicked with this message. The status does not contain the message, but
-/// contains a remedy if the message is known.
+/// Returns the status of a call whose handler panicked with this message. The status contains no message, only a remedy if
+/// the cause is known.
 #[cold]
 pub(crate) fn panicked(message: Option<&str>) -> Status {
     let text = match message.and_then(remedy) {

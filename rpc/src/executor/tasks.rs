@@ -1,4 +1,4 @@
-//! Tasks on a poller, which are the futures of handlers, and tasks spawned by the program.
+//! Tasks on a poller, which are the futures of handlers and the tasks spawned by the program.
 //!
 //! Tasks can be woken from any thread, and at low cost during the poller's turn. Any thread may push to the queue of ready
 //! tasks, and the poller pops. A task that is woken during the poller's turn, for example by the reply to a call, goes to a
@@ -132,8 +132,8 @@ impl Drop for Turn {
     }
 }
 
-/// The waker of a slot. It is created once and shared by all tasks that use the slot, so a waker from an earlier task can
-/// cause one spurious poll.
+/// The waker of a slot. It is created once and shared by all tasks that use the slot in turn, so a waker from an earlier
+/// task can cause a spurious poll.
 #[derive(Debug)]
 pub(crate) struct TaskWaker {
     ready: Arc<Ready>,
@@ -220,7 +220,8 @@ impl Tasks {
 /// Spawns a task on the current poller, alongside its handlers. The future need not be `Send`.
 ///
 /// The task continues after its handle is dropped and after the handler ends, but not after the node ends. It does not
-/// inherit the call's deadline or [`Context`](crate::Context). [`Context::scope`](crate::Context::scope) passes them on.
+/// inherit the call's deadline or [`Context`](crate::Context). Use [`Context::scope`](crate::Context::scope) to pass them
+/// on.
 ///
 /// # Panics
 /// Panics outside a poller's handlers and tasks, including in `#[offload]` and `#[blocking]` methods. Use another executor

@@ -1,4 +1,4 @@
-//! Timers for code on a poller or in the pool, which consist of a wheel of [`Deadlines`] with a waker for each timer.
+//! Timers for code on a poller or in the pool, implemented as a wheel of [`Deadlines`] with a waker for each timer.
 //!
 //! Each poller has its own timers, which usually only its thread accesses. The workers of a pool share one set of timers.
 //! The owner fires the timers that are due, and sleeps at most until the next timer. Without timers, the check costs one
@@ -130,7 +130,7 @@ impl Timers {
             let _ended = catch(|| waker.wake());
         }
         if self.waiting.is_lost() {
-            // Otherwise a forked child would retry in a busy loop.
+            // Prevents a busy loop of retries in a forked child.
             self.next.store(Time::MAX.0, Ordering::Relaxed);
             return true;
         }

@@ -138,7 +138,6 @@ impl Waiters {
         }
     }
 
-    /// Wakes all futures.
     pub(crate) fn wake_all(&self) {
         let Some(mut waiting) = self.0.lock() else { return };
         let wakers = waiting.iter_mut().filter_map(|(_, waker)| waker.take()).collect::<Vec<_>>();

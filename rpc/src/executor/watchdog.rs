@@ -5,8 +5,8 @@
 //! count their turns, and store a number before each poll of a handler or task.
 //!
 //! The time during which the poller's thread waits for a CPU does not count. `/proc` contains the state and the CPU time of
-//! a thread. A thread in a system call holds its poller for the whole time. A runnable or stopped thread holds its poller
-//! for the CPU time that it uses.
+//! a thread. If the thread waits in a system call, the whole time counts. If it is runnable or stopped, only its CPU time
+//! counts.
 
 use crate::executor::inbox::Inboxes;
 use crate::executor::running_handler::{Occupation, ThreadTime};
@@ -20,12 +20,15 @@ use trunkline_verbs::Time;
 
 /// Default limit on the time for which code may occupy a poller.
 pub(crate) const HOLD_LIMIT: Duration = Duration::from_millis(100);
-/// Number of checks within the limit while pollers run, and maximum and minimum time between two checks.
+/// Number of checks within the limit while pollers run.
 const LOOKS: u32 = 4;
+/// Maximum time between two checks.
 const MOST: Duration = Duration::from_millis(250);
+/// Minimum time between two checks.
 const LEAST: Duration = Duration::from_millis(1);
-/// Number of events that are logged for a poller that is held, and maximum length of each event.
+/// Number of events that are logged for a stalled poller.
 const LOGGED_EVENTS: usize = 32;
+/// Maximum length of a logged event, in characters.
 const LOGGED_CHARS: usize = 160;
 
 /// Last observation of one poller.

@@ -1,4 +1,4 @@
-//! Fuzz targets: functions that take arbitrary bytes and panic if an invariant is violated.
+//! Fuzz targets, which take arbitrary bytes and panic if an invariant is violated.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor, DecodeError, FREE};
 use crate::wire::frame::Header;
@@ -7,8 +7,8 @@ use serde::Serialize;
 use std::cell::Cell;
 use trunkline_transport::MessageHeader;
 
-/// Parses a message: kind (1), flags (1), word (2, little endian), and its contents. A valid message is emitted unchanged,
-/// except for unknown extensions.
+/// Parses a message, which consists of kind (1), flags (1), word (2, little-endian) and contents. If the message is valid,
+/// its header is emitted and parsed again, and must be the same.
 pub fn call_frame(data: &[u8]) {
     let Some((&[kind, flags, low, high], data)) = data.split_first_chunk() else { return };
     let received = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
@@ -49,7 +49,7 @@ impl Allowance for Within {
     }
 }
 
-/// Decodes a value with at most `limit` bytes of the heap. Returns the value and its counted bytes.
+/// Decodes a value with at most `limit` bytes of heap memory. Returns the value and its counted bytes.
 ///
 /// # Errors
 /// Returns a human-readable reason.

@@ -97,9 +97,9 @@ pub(crate) fn ceiling(options: &NodeOptions, limits: &Limits, pollers: u16) -> F
     sum
 }
 
-/// Lowers the limits that the program has not set by one factor, until the ceiling is at most `memory` bytes. Each limit
-/// stays at or above 1/64 of its default. A limit that must hold the largest message also stays above the size of that
-/// message.
+/// Lowers the limits that the program has not set, all by the same factor, so that the ceiling is at most `memory` bytes.
+/// Each limit stays at or above 1/64 of its default. A limit that must hold the largest message also stays above the size of
+/// that message.
 ///
 /// # Errors
 /// Returns [`StartError::BadSetting`], which names the minimum, if `memory` is too small.

@@ -33,7 +33,7 @@ pub(super) fn run<T: Send + 'static, F: FnOnce() -> T + Send + 'static>(
     }
 }
 
-/// Runs `work` on a new thread and waits until it ends, at most for `most`. Returns true if the thread was started.
+/// Runs `work` on a new thread and waits up to `most` until it ends. Returns true if the thread was started.
 pub(super) fn run_for(name: &str, most: Duration, work: impl FnOnce() + Send + 'static) -> bool {
     let (ended, wait) = mpsc::channel();
     let started = thread(name, move || {
@@ -55,7 +55,7 @@ pub(super) fn is_in_a_runtime() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
 }
 
-/// Returns false: without the feature `tokio`, runtimes are not detected.
+/// Always returns false, because runtimes are not detected without the feature `tokio`.
 #[cfg(not(feature = "tokio"))]
 pub(super) fn is_in_a_runtime() -> bool {
     false

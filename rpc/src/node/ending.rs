@@ -1,15 +1,15 @@
-//! Ends a node: drains it, shuts it down, and abandons threads that do not return.
+//! Drains a node, shuts it down, and abandons threads that do not return.
 //!
 //! ```text
 //! serving --- drain ---> draining --- shutdown ---> ending ---> ended
 //!    `--------------------- shutdown -----------------^
 //! ```
 //!
-//! | | requests of peers | calls in handlers | other calls | sessions |
+//! | | requests from peers | calls made by handlers | other calls | sessions |
 //! |---|---|---|---|---|
 //! | serving | run | continue | continue | stay |
 //! | draining | refused | continue | continue | stay |
-//! | ending | refused | continue within the grace period | refused; those in flight end | stay while a handler runs, within the grace period |
+//! | ending | refused | continue within the grace period | end, new ones are refused | stay while a handler runs, within the grace period |
 
 use super::{Node, NodeInner, NodeState, elsewhere};
 use crate::executor::on_poller;
@@ -21,7 +21,7 @@ use trunkline_transport::PollerIndex;
 use trunkline_verbs::fork::FORKED;
 
 /// Default grace period of a node. It equals the default time limit of a call, after which callers no longer wait for the
-/// handler, and is shorter than the 30 s or more that service managers wait before they kill a process.
+/// handler. Service managers wait longer, 30 s or more, before they kill a process.
 pub(super) const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// Time after the grace period at which a worker that still runs is abandoned, like a poller.
 const ABANDON_WORKERS_AFTER: Duration = Duration::from_secs(3);
@@ -37,8 +37,8 @@ impl Node {
     /// started. Running handlers continue, and so do their calls. Sessions stay open, and the program may still use the
     /// node.
     ///
-    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]), and does not wait on a thread of this node. In a
-    /// forked child it logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, with its
+    /// Waits at most for the grace period ([`crate::NodeBuilder::grace`]). On a thread of this node, does not wait. In a
+    /// forked child, logs an error and returns false. Draining cannot be undone. [`Node::shutdown`] may follow, and has its
     /// own grace period. A shutdown without an earlier drain also drains the node.
     ///
     /// A call from a handler to the handler's own node is refused like any other request, and a one-way call is dropped. The
@@ -72,30 +72,30 @@ impl Node {
         self.0.lifecycle.is_drained()
     }
 
-    /// Shuts the node down and waits until it has ended. It drains the node as [`Node::drain`] does, and then closes the
-    /// sessions.
+    /// Shuts the node down and waits until it has ended. The node first drains, as described for [`Node::drain`], and then
+    /// closes its sessions.
     ///
-    /// New calls from outside handlers are refused, and those in flight end with `Unavailable`. Code on this node's pollers
-    /// may make calls until the sessions are closed.
+    /// New calls from outside handlers are refused, and calls in flight from outside handlers end with `Unavailable`. Code
+    /// on this node's pollers may make calls until the sessions are closed.
     ///
     /// Handlers that are still running at the end of the grace period ([`crate::NodeBuilder::grace`]) are dropped. If a
     /// handler or task does not return from a poll, its poller's thread is abandoned 3 s later, and the log names the
     /// handler or task. Calls in flight on that poller do not end then, and the poller's memory stays allocated until the
     /// code returns. The same applies to workers that run a `#[blocking]` method.
     ///
-    /// A node can be shut down several times, by this method, by [`Node::shutdown_async`] and by dropping it. The grace
-    /// period that ends first then applies to all of them.
+    /// A node can be shut down several times, by this method, by [`Node::shutdown_async`] and by dropping the node. The
+    /// grace period that ends first then applies.
     ///
-    /// In a forked child, which lacks the node's threads, this logs an error and does nothing. Dropping the node in the
-    /// child does nothing.
+    /// In a forked child, which lacks the node's threads, this method logs an error and does nothing. Dropping the node in
+    /// the child does nothing.
     ///
-    /// On a thread of this node, this begins the shutdown, logs a warning and does not wait. Dropping the node on such a
-    /// thread does the same.
+    /// On a thread of this node, this method begins the shutdown, logs a warning and does not wait. Dropping the node on
+    /// such a thread has the same effect.
     pub fn shutdown(&self) {
         self.0.end(self.0.grace);
     }
 
-    /// Begins [`Node::shutdown`] without waiting, for simulations. It can shorten the grace period of an earlier shutdown.
+    /// Begins [`Node::shutdown`] without waiting, for simulations. May shorten the grace period of an earlier shutdown.
     #[doc(hidden)]
     pub fn begin_shutdown(&self, grace: Duration) {
         if !self.0.lifecycle.is_forked() {
@@ -118,7 +118,7 @@ impl Node {
         self.0.lifecycle.jobs()
     }
 
-    /// Shuts the node down as [`Node::shutdown`] does, for async code. The shutdown begins when this method is called. The
+    /// Shuts the node down, like [`Node::shutdown`], for async code. The shutdown begins when this method is called. The
     /// future completes when the node has ended. Dropping the future does not stop the shutdown.
     pub fn shutdown_async(&self) -> impl Future<Output = ()> + Send + use<> {
         let (shared, grace) = (Arc::clone(&self.0), self.0.grace);
@@ -128,7 +128,7 @@ impl Node {
         async move { ended.await.unwrap_or_default() }
     }
 
-    /// Drains the node as [`Node::drain`] does, for async code. Draining begins when this method is called. The future
+    /// Drains the node, like [`Node::drain`], for async code. Draining begins when this method is called. The future
     /// resolves to true if all handlers have ended.
     pub fn drain_async(&self) -> impl Future<Output = bool> + Send + use<> {
         self.begin_drain();

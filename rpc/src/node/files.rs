@@ -1,5 +1,5 @@
 //! Reloads certificates, keys, roots, revocation lists and policies while the node runs. A node with such files has one
-//! thread that detects changes and reads the changed files. If a file is invalid, the earlier version stays in force.
+//! thread that detects changes and reads the changed files. If a file is invalid, the earlier version stays in use.
 
 use crate::identity::{BadIdentity, Identity, IdentityError, Level, Refused, Trust};
 use crate::node::fork_lock::Lock;
@@ -18,7 +18,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// Time between two checks for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Time after which the end of the node abandons a thread that is still reading a file.
+/// Time after which an ending node abandons a thread that is still reading a file.
 const ABANDON_AFTER: Duration = Duration::from_secs(3);
 
 /// A value from the program, or the paths of the files that contain it.
@@ -171,7 +171,7 @@ impl Sources {
     }
 }
 
-/// Returns true if the error lies in the key file.
+/// Returns true if the error is in the key file.
 fn is_of_key(cause: &IdentityError) -> bool {
     match cause {
         IdentityError::KeyMismatch | IdentityError::UnsupportedKey => true,

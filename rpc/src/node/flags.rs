@@ -4,7 +4,7 @@ use crate::node::NodeBuilder;
 use trunkline_transport::{Connections, NicOptions, ProviderChoice};
 use trunkline_verbs::PathChoice;
 
-// clap would use the doc comment of a flattened struct as the program's description, so only rustdoc sees this one.
+// clap would use the doc comment of a flattened struct as the program's description, so this one is only for rustdoc.
 #[cfg_attr(
     doc,
     doc = "Command-line flags that choose a node's device. Flatten them into a program's arguments and pass them to [`NodeBuilder::device_flags`]."

@@ -1,4 +1,4 @@
-//! The phase of a node: serving, draining or ending.
+//! The phase of a node, which is serving, draining or ending.
 //!
 //! Each node has one [`Lifecycle`], shared by its handle, its pollers and their inboxes. The handle advances the phase,
 //! which never goes back. Pollers report when their handlers have ended. Only [`Lifecycle::wait_drained`] blocks.
@@ -45,12 +45,10 @@ pub(crate) struct Lifecycle {
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Counts an event.
     pub(crate) fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of events.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,8 +75,8 @@ pub(crate) struct Counters {
     pub(crate) hedges_won: Counter,
 }
 
-/// Access of one poller's call contexts to a node's drain state. Each poller has its own, so that pollers do not contend for
-/// one reference count.
+/// Handle to the node's drain state, for the call contexts of one poller. Each poller has a separate handle, so that pollers
+/// do not contend for one reference count.
 #[derive(Debug)]
 pub(crate) struct Drain(Arc<Lifecycle>);
 
@@ -199,7 +197,7 @@ impl Lifecycle {
     /// Records that a job has ended or was removed from the queue.
     pub(crate) fn job_ends(&self) {
         if self.jobs.fetch_sub(1, Ordering::SeqCst) == 1 && self.is_draining() {
-            // Taking the lock prevents a lost wake-up: waiters check the number while holding it.
+            // Waiters check the number while they hold the lock, so taking it here prevents a lost wake-up.
             let _left = self.left.lock();
             self.changed.notify_all();
         }

@@ -55,7 +55,7 @@ pub(crate) mod start_error;
 /// Default limit on jobs that wait for a worker.
 const QUEUED_JOBS: Limit = Limit { per_peer: 1024, in_all: 4096 };
 
-/// Returns the addresses without loopback addresses that this host lacks. Returns all addresses if none would remain.
+/// Removes loopback addresses that this host lacks, unless no addresses would remain.
 fn on_this_host(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let is_here =
         |address: &SocketAddr| addresses.len() < 2 || !address.ip().is_loopback() || host_has(address.ip());
@@ -103,9 +103,9 @@ pub struct NodeBuilder {
     files: Files,
     pollers: u16,
     limits: Limits,
-    /// Limit on the memory ceiling, in bytes.
+    /// Maximum sum of all budgets, in bytes.
     memory_limit: Option<usize>,
-    /// Names of the limits that the program has set, in addition to the names in `options`. The memory limit does not change
+    /// Names of the limits that the program has set, in addition to the names in `options`. The memory limit does not lower
     /// these limits.
     kept: Vec<&'static str>,
     services: Vec<Service>,
@@ -151,8 +151,8 @@ impl NodeBuilder {
     /// Adds an address to listen on. With port 0, the system chooses a free port.
     ///
     /// A node that only makes calls needs no address. It uses the address of its NIC, or a loopback address on the software
-    /// device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. If a name has loopback addresses
-    /// of both families, addresses of a family that the host lacks are ignored.
+    /// device. The maximum is 1,024 addresses. `::ffff:127.0.0.1` is treated as 127.0.0.1. If a host name resolves to IPv4
+    /// and IPv6 loopback addresses, the addresses that this host lacks are ignored.
     pub fn listen(mut self, address: impl ToSocketAddrs + fmt::Debug) -> Self {
         if let Ok(all) = &mut self.listen {
             match address.to_socket_addrs() {
@@ -169,21 +169,20 @@ impl NodeBuilder {
         self
     }
 
-    /// Adds the [health service](crate::health), which serves the statuses of this reporter. From the start, the node's
-    /// services are `Serving` unless the reporter has another status for them.
+    /// Adds the [health service](crate::health), which reports the statuses in `reporter`. When the node starts, each of its
+    /// services without a status is set to `Serving`.
     pub fn health(mut self, reporter: &HealthReporter) -> Self {
         self.health = Some(reporter.clone());
         self.serve(HealthServer::new(reporter.clone()))
     }
 
-    /// Adds code that decides whether a call from a peer may run, by caller, method and metadata, before anything is
-    /// decoded. If several authorizers are added, all of them must allow the call. They run in the order in which they were
-    /// added.
+    /// Adds an authorizer, which decides by caller, method and metadata whether a call from a peer may run. Authorizers run
+    /// before the arguments are decoded, in the order in which they were added. All of them must allow the call.
     ///
     /// A refused call has not run. Its reason is [`Unauthorised`](Reason::Unauthorised) if its code is `PermissionDenied` or
-    /// `Unauthenticated`. Large arguments of a refused call are not fetched if its metadata takes less than 3 KiB. The
-    /// counter `requests_unauthorised` in the report counts refused calls. The log contains at most one line per peer and
-    /// second about them.
+    /// `Unauthenticated`. Large arguments of a refused call are not fetched if its metadata is smaller than 3 KiB. The
+    /// counter `requests_unauthorised` in the report counts refused calls. Refusals are logged at most once per second and
+    /// peer.
     ///
     /// ```
     /// use trunkline::{IncomingCall, InProcessNetwork, Node, Status, block_on};
@@ -221,11 +220,11 @@ impl NodeBuilder {
         self
     }
 
-    /// Returns a channel of the node before the node starts, for handlers that call other services. After the start, the
-    /// channel behaves like a channel from [`Node::channel`].
+    /// Creates a channel before the node starts, for handlers that call other services. After the start, the channel behaves
+    /// like a channel from [`Node::channel`].
     ///
-    /// Until the node starts, calls and [`Channel::ready`] fail with `FailedPrecondition`, and the calls have not run. If
-    /// the start fails, they continue to fail.
+    /// Until the node has started, calls and [`Channel::ready`] fail with `FailedPrecondition`, and the calls have not run.
+    /// If the node fails to start, later calls fail in the same way.
     ///
     /// ```
     /// use trunkline::{Node, Status, block_on};
@@ -342,7 +341,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how long a handler or task may occupy its poller before the node logs a warning that names it. The default is
+    /// Sets how long a handler or task may occupy its poller before the node logs a warning with its name. The default is
     /// 100 ms, and the minimum is 1 ms. The counter `pollers_held` in the report counts such stalls.
     ///
     /// The time during which the poller's thread waits for a CPU or is stopped does not count.
@@ -367,7 +366,7 @@ impl NodeBuilder {
     /// the port passed to [`NodeBuilder::listen`], or a free port if none was passed. IP addresses passed to
     /// [`NodeBuilder::listen`] are ignored.
     ///
-    /// Call this before [`NodeBuilder::channel`], because existing channels keep the UDP port of the replaced device.
+    /// Call this method before [`NodeBuilder::channel`], because existing channels keep the UDP port of the replaced device.
     pub fn in_process(mut self, network: &InProcessNetwork) -> Self {
         self.options = self.options.in_process(network);
         self.routes.set_udp_port(self.options.udp_port());
@@ -383,9 +382,8 @@ impl NodeBuilder {
     /// Sets the path to other processes on the host. The default is the value of `TRUNKLINE_LINK`, or `Auto` if the variable
     /// is not set. `Auto` uses shared memory to processes that support it, and UDP to all others.
     ///
-    /// `Shm` is for measurements and tests, and requires the software device. A peer that cannot share memory with this
-    /// process is refused with the reason. With faults or a capture, the node does not start. Errors name the variable and
-    /// this setting.
+    /// `Shm` is for measurements and tests. It requires the software device, without faults or a capture. A session with a
+    /// peer that cannot share memory with this process is refused, and the error states the reason.
     ///
     /// ```
     /// use trunkline::Node;
@@ -401,7 +399,7 @@ impl NodeBuilder {
     }
 
     /// Sets the kind of connections, XRC or RC. The default is the value of `TRUNKLINE_CONNECTIONS`. If the variable is not
-    /// set, the default is XRC if the device supports it, and RC otherwise. Nodes that communicate need the same kind.
+    /// set, the default is XRC if the device supports it, and RC otherwise. Nodes that communicate must use the same kind.
     pub fn connections(mut self, connections: Connections) -> Self {
         self.options = self.options.connections(connections);
         self
@@ -422,14 +420,14 @@ impl NodeBuilder {
 
     /// Sets the maximum time that a poller polls after an event before it sleeps. The default is 400 µs, and the maximum is
     /// 1 s. A poller polls only if the most recent gaps between events were shorter than `longest`, and if no other thread
-    /// competes for its core. With zero, the poller always sleeps, so that the system has to wake it for each event.
+    /// competes for its core. With zero, the poller sleeps after each event, and the system wakes it for the next one.
     pub fn poll_for(mut self, longest: Duration) -> Self {
         self.options = self.options.poll_for(longest);
         self
     }
 
-    /// Gives the node an identity. The node then has sessions only with peers that prove their names, and proves its own
-    /// name to these peers. [`NodeBuilder::exempt_local_user`] describes an exception. Requires [`NodeBuilder::trust`]. See
+    /// Sets the node's identity. The node then has sessions only with peers that prove their names, and proves its own name
+    /// to these peers. [`NodeBuilder::exempt_local_user`] describes an exception. Requires [`NodeBuilder::trust`]. See
     /// [`identity`](crate::identity) for an example.
     ///
     /// A node with an identity may listen on any address. If it accepts [`Level::None`](crate::identity::Level::None), it
@@ -447,14 +445,14 @@ impl NodeBuilder {
         self
     }
 
-    /// Gives the node an identity as [`Self::identity`] does, from two PEM files: the certificate chain, which starts with
-    /// the node's own certificate, and the private key. Replaces an earlier identity.
+    /// Sets the node's identity, like [`Self::identity`], from two PEM files. `certificates` contains the certificate chain,
+    /// which starts with the node's own certificate, and `key` contains the private key. Replaces an earlier identity.
     ///
     /// The node checks its files for changes every 5 s. New sessions use the changed files, and live sessions are renewed
     /// with them. Replace files with `rename`, or change a symbolic link that leads to them. If the certificate and the key
-    /// do not match, or if a file is malformed or expired, the earlier files stay in force. The node logs the cause once per
-    /// change and tries again at the next check. When the node starts, such files cause a [`StartError`]. Files larger than
-    /// 1 MiB are refused.
+    /// do not match, or if a file is malformed or expired, the node keeps using the earlier files. It logs the cause once
+    /// per change and tries again at the next check. When the node starts, such files cause a [`StartError`]. Files larger
+    /// than 1 MiB are refused.
     ///
     /// ```no_run
     /// use trunkline::Node;
@@ -473,8 +471,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the roots for peers' certificates as [`Self::trust`] does, from a PEM file. The node reads the file again when
-    /// it changes, as described for [`Self::identity_files`]. Replaces earlier trust.
+    /// Sets the roots for peers' certificates, like [`Self::trust`], from a PEM file. The node reads the file again when it
+    /// changes, as described for [`Self::identity_files`]. Replaces earlier trust.
     #[cfg(feature = "identity")]
     pub fn trust_files(mut self, roots: impl Into<PathBuf>) -> Self {
         self.identity.trust = Some(Source::Files(roots.into()));
@@ -556,8 +554,7 @@ impl NodeBuilder {
     }
 
     /// Sets how much of `rendezvous_bytes` one peer may use, in bytes. The default is half of `rendezvous_bytes`. The
-    /// minimum is the size of the largest message + 64 KiB. A message for which there is no memory waits, and fails after 30
-    /// s.
+    /// minimum is the size of the largest message + 64 KiB. A message waits up to 30 s for memory, and then fails.
     pub fn rendezvous_bytes_per_peer(mut self, bytes: usize) -> Self {
         self.options = self.options.rendezvous_bytes_per_peer(bytes);
         self
@@ -573,17 +570,17 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits the bytes of messages that wait to be sent, and of large messages that their receiver has not READ. The
-    /// default is 128 MiB per peer and 512 MiB in total. The minimum is the size of the largest message, and the maximum is
-    /// 128 TiB. The same limit applies separately to large replies that wait for room.
+    /// Limits the total size, in bytes, of messages that wait to be sent and of large messages that the receiver has not yet
+    /// fetched by RDMA READ. The default is 128 MiB per peer and 512 MiB in total. The minimum is the size of the largest
+    /// message, and the maximum is 128 TiB. The same limit applies separately to large replies that wait for queue space.
     pub fn queued_bytes(mut self, limit: Limit) -> Self {
         self.limits.waiting_replies = limit;
         self.options = self.options.queued_bytes(limit);
         self
     }
 
-    /// Limits how many announced large messages have not been READ yet, in each direction. The default is 4,096 per peer and
-    /// 16,384 in total. The range is 1 to 4,294,967,295. Further messages wait.
+    /// Limits, in each direction, how many large messages are announced but not yet fetched by RDMA READ. The default is
+    /// 4,096 per peer and 16,384 in total. The range is 1 to 4,294,967,295. Further messages wait.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self
@@ -606,15 +603,15 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets the time after which a session ends if the peer does not acknowledge what is sent to it. The default is 1 s, and
-    /// the range is 500 ms to 60 s.
+    /// Sets the time after which a session ends if the peer does not acknowledge packets. The default is 1 s, and the range
+    /// is 500 ms to 60 s.
     ///
-    /// A call to a peer that vanished fails within `time`. If a call is already waiting when the peer vanishes, the peer is
-    /// probed after half of `time`, at most 10 s or [`idle_keepalive`](Self::idle_keepalive), and the call fails that much
-    /// later. A peer that is stopped for longer loses its session. The ACK timeout and the retry count of the device are
-    /// discrete, so the actual time is between three quarters of `time` and all of it. With the default, it is 0.94 s. A NIC
-    /// may take up to four times as long, which the InfiniBand specification allows. `docs/book/src/operate/memory.md`
-    /// contains a table. Each node applies its own setting.
+    /// A call to a peer that vanished fails within `time`. A call that is already waiting when the peer vanishes fails
+    /// within `time` of the next probe. The probe follows after half of `time`, but at most 10 s and
+    /// [`idle_keepalive`](Self::idle_keepalive). A peer that is stopped for longer than `time` loses its session. The ACK
+    /// timeout and the retry count of the device are discrete, so the actual time is between 75% and 100% of `time`. With
+    /// the default, it is 0.94 s. A NIC may take up to four times as long, which the InfiniBand specification allows.
+    /// `docs/book/src/operate/memory.md` contains a table. Each node applies its own setting.
     pub fn session_loss_time(mut self, time: Duration) -> Self {
         self.options = self.options.session_loss_time(time);
         self
@@ -642,22 +639,23 @@ impl NodeBuilder {
     /// Limits the memory, in bytes, for decoded arguments of running handlers. The default is 256 MiB per peer and 1 GiB in
     /// total. The range is 64 KiB to 128 TiB.
     ///
-    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. While a reply is decoded, it may take as
-    /// much memory as one peer's arguments. `Bytes` are not decoded and do not count.
+    /// A call beyond the limit is refused with `ResourceExhausted` and has not run. The limit per peer also applies to each
+    /// reply while it is decoded. `Bytes` are not decoded and do not count.
     pub fn decoded_bytes(mut self, limit: Limit) -> Self {
         self.limits.decoded = limit;
         self.kept.push(budgets::DECODED_BYTES);
         self
     }
 
-    /// Limits the memory, in bytes, of the node and its peers, without the program's own allocations. The default is the sum
-    /// of all budgets, which is 4.7 GB with one poller. `docs/book/src/reference/budgets.md` lists the budgets.
+    /// Limits the memory, in bytes, that the node uses for itself and for its peers. The program's own allocations do not
+    /// count. The default is the sum of all budgets, which is 4.7 GB with one poller. `docs/book/src/reference/budgets.md`
+    /// lists the budgets.
     ///
-    /// The budgets are lowered by one factor until their sum is at most `bytes`. Budgets that the program sets, before or
-    /// after this call, keep their values. A limit above the sum has no effect. The minimum is about 520 MB with one poller,
-    /// most of it for messages of the maximum size. A smaller [`Self::max_message_bytes`] lowers the minimum. The error for
-    /// a smaller limit contains the minimum. Lower budgets also lower the limits per peer and the number of peers that can
-    /// have sessions, as described for [`Self::srq_depth`].
+    /// All budgets are lowered by the same factor, so that their sum is at most `bytes`. Budgets that the program sets,
+    /// before or after this call, keep their values. A limit above the sum has no effect. The minimum is about 520 MB with
+    /// one poller, most of it for messages of the maximum size. A smaller [`Self::max_message_bytes`] lowers the minimum. If
+    /// `bytes` is below the minimum, the error states the minimum. Lower budgets also lower the limits per peer and the
+    /// number of peers that can have sessions, as described for [`Self::srq_depth`].
     ///
     /// ```
     /// use trunkline::{InProcessNetwork, Node};
@@ -673,9 +671,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Limits the metadata of one call, in bytes, in each direction, for calls and replies that this node sends or accepts.
-    /// The default is 8 KiB, and the range is 0 to 1 MiB. [`Metadata::size`](crate::Metadata::size) returns the size that
-    /// counts.
+    /// Limits the size of a call's metadata, in bytes, separately for the request and the reply. The limit applies to
+    /// requests and replies that this node sends or receives. The default is 8 KiB, and the range is 0 to 1 MiB.
+    /// [`Metadata::size`](crate::Metadata::size) returns the size that counts.
     ///
     /// A call with metadata beyond the limit fails with `ResourceExhausted` and has not run. If the metadata of its reply
     /// exceeds the limit, the call may have run. The metadata of running handlers counts towards
@@ -685,8 +683,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Injects faults on the software device's link, such as `drop=0.01,reorder=0.01,seed=7`. Overrides `TRUNKLINE_FAULTS`,
-    /// which uses the same format.
+    /// Injects faults on the software device's link. An example of `text` is `drop=0.01,reorder=0.01,seed=7`. Overrides
+    /// `TRUNKLINE_FAULTS`, which uses the same format.
     ///
     /// # Errors
     /// Returns [`StartError::BadSetting`] if the text cannot be parsed.
@@ -780,7 +778,7 @@ impl NodeBuilder {
         Ok(self)
     }
 
-    /// Returns this layer's memory at the start, and its maximum with the limits that the program has raised.
+    /// Returns the memory of this layer when the node starts, and its maximum under the limits that the program has set.
     fn memory(&self, runtime: &Runtime) -> (Footprint, Footprint) {
         let mut at_start = Footprint::default();
         at_start.add("queues of pollers", "pollers", &[usize::from(self.pollers), Inbox::BYTES]);
@@ -925,7 +923,7 @@ struct NodeInner {
     budgets: Budgets,
     /// Limits of the node's services, for the report.
     limits: LimitReports,
-    /// Functions with which the node's services add rows to the report.
+    /// Functions that add the services' rows to the report.
     rows: Vec<AddRows>,
     grace: Duration,
     lifecycle: Arc<Lifecycle>,
@@ -1012,9 +1010,9 @@ impl Node {
         self.0.complete(node.report())
     }
 
-    /// Returns the last events of the node, ordered by time: 512 calls and 512 failures per poller, and 512 other events,
-    /// such as the ends of sessions. One in 64 calls of each method is recorded. Recording is always on. Reading the events
-    /// takes a few microseconds per poller and does not block pollers. Returns an empty list in a forked child.
+    /// Returns the latest events of the node, ordered by time. The record holds 512 calls and 512 failures per poller, and
+    /// 512 other events, such as session ends. One in 64 calls of each method is recorded. Recording is always on. Reading
+    /// the record takes a few microseconds per poller and does not block pollers. Returns an empty list in a forked child.
     ///
     /// To print the record on a signal, call this method in the program's own signal handling:
     ///
@@ -1034,14 +1032,15 @@ impl Node {
         self.0.watchdog.events()
     }
 
-    /// Returns a registered buffer of `bytes` bytes, to be filled and frozen. Returns `None` if no memory is left, if memory
-    /// cannot be registered, for example because the device is absent, if the node has shut down, or in a forked child.
+    /// Returns a registered buffer of `bytes` bytes, to be filled and frozen. Returns `None` if no memory is left, or if
+    /// memory cannot be registered, for example because the device is absent. Also returns `None` after a shutdown and in a
+    /// forked child.
     ///
     /// An argument or reply of type [`Bytes`](crate::Bytes) that is a whole buffer, or a slice of one, is sent without a
     /// copy if it is larger than 8 KiB and the other arguments are small. The peer can read only the bytes that are sent to
-    /// it. Each message with a slice registers that slice, which can be slow on a NIC, so send whole buffers where speed
-    /// matters. On a node with an identity, each message also registers whole buffers, and messages on encrypted sessions
-    /// are copied.
+    /// it. A slice is registered for each message that contains it, which can be slow on a NIC. Send whole buffers where
+    /// speed matters. On a node with an identity, whole buffers are also registered for each message, and messages on
+    /// encrypted sessions are copied.
     ///
     /// The buffer contains zeros, or data from earlier buffers of this node.
     #[must_use]
@@ -1052,7 +1051,7 @@ impl Node {
         self.0.running()?.buffer(bytes)
     }
 
-    /// Returns a channel to a [`Target`]: an address, several addresses, a name or a resolver.
+    /// Returns a channel to a [`Target`], which is an address, several addresses, a name or a resolver.
     ///
     /// This method does no I/O. Names are resolved and connections are opened when they are needed. [`Channel::ready`] and
     /// calls report errors.

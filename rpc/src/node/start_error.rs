@@ -37,14 +37,15 @@ pub enum StartError {
     #[cfg(feature = "identity")]
     #[error("cannot use the policy of the node: {0}; `trunkctl policy check` lists its rules")]
     BadPolicy(PolicyFileError),
-    /// Other hosts can reach this address, peers are not authenticated, and [`crate::NodeBuilder::allow_unauthenticated`]
-    /// was not called. A node with an identity needs that setting only if it accepts sessions without authentication.
+    /// The address can be reached from other hosts, peers are not authenticated, and
+    /// [`crate::NodeBuilder::allow_unauthenticated`] was not called. A node with an identity needs this setting only if it
+    /// accepts sessions without authentication.
     #[error("{}", Transport::NotLoopback(*.0))]
     NotLoopback(SocketAddr),
-    /// [`crate::ProviderChoice::Require`] was set, but no NIC is usable.
+    /// [`crate::ProviderChoice::Require`] is set, but no NIC is usable.
     #[error("{}", Transport::NoHardware(.0.clone()))]
     NoNic(NoNic),
-    /// [`crate::Connections::Xrc`] was set, but the named device does not support XRC.
+    /// [`crate::Connections::Xrc`] is set, but the named device does not support XRC.
     #[error("{}", Transport::NoXrc(.0.clone()))]
     NoXrc(String),
     /// The handler of a service cannot be created, because its factory failed or panicked.

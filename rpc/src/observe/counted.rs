@@ -36,7 +36,7 @@ pub const CODES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// Sampling interval: one in this many ended calls of a method is recorded.
+/// Sampling interval, in ended calls of a method.
 const SAMPLED: u64 = 64;
 
 /// Name that represents all methods that the node does not serve.
@@ -72,9 +72,9 @@ impl From<&Status> for CallFailure {
 pub(crate) struct MethodCounters {
     /// Service and method.
     name: (&'static str, &'static str),
-    /// Number of the method in the poller's record: twice its index, plus 1 for a client.
+    /// Number of the method in the poller's record, which is twice the method's index, plus 1 on the client side.
     number: u32,
-    /// Number of calls that have begun, except calls that ended in the same turn.
+    /// Number of calls that have begun, excluding calls that ended in their first turn.
     begun: AtomicU64,
     /// Number of calls in `begun` that have ended.
     ended: AtomicU64,
@@ -150,7 +150,6 @@ impl MethodCounters {
         self.published.refused();
     }
 
-    /// Counts the failure of a call.
     pub(crate) fn failed(&self, failure: CallFailure) {
         let at = usize::from(failure.code);
         self.failed.get(at).map(|count| add(count, 1));
@@ -158,7 +157,6 @@ impl MethodCounters {
         CODES.get(at).into_iter().for_each(|code| self.published.failed(at, code));
     }
 
-    /// Counts the waiting time of a call.
     #[cold]
     pub(crate) fn waited(&self, ns: u64) {
         self.queued.get_or_init(Box::default).record(ns);

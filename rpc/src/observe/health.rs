@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::task::{self, Poll};
 use trunkline_verbs::fork::FORKED;
 
-/// Maximum number of bytes of a name that a refusal repeats. The caller chooses the name, and escaping can make it up to six
-/// times as long.
+/// Maximum length, in bytes, to which a refusal truncates the service's name. The caller chooses the name, and escaping can
+/// make it up to six times as long.
 const MOST_NAME_BYTES: usize = 256;
 
 /// The health of a service.
@@ -25,7 +25,7 @@ const MOST_NAME_BYTES: usize = 256;
 pub enum ServingStatus {
     /// The service accepts calls.
     Serving,
-    /// The service does not accept calls now.
+    /// The service does not accept calls at present.
     NotServing,
     /// The node does not have this service. Only [`HealthCalls::watch`] returns this status.
     ServiceUnknown,
@@ -34,11 +34,12 @@ pub enum ServingStatus {
 /// The health of a node's services, by name. The empty name represents the whole node.
 #[crate::service(name = "trunkline.health.v1.Health", version = 1)]
 pub trait Health {
-    /// Returns the health of a service, or the error `NotFound` if the node does not have the service. A draining node
-    /// refuses this call like any other, with `Unavailable` and the reason [`Draining`](crate::Reason::Draining).
+    /// Returns the health of a service, or fails with `NotFound` if the node does not have the service. A draining node
+    /// refuses this call, like any other call, with `Unavailable` and the reason [`Draining`](crate::Reason::Draining).
     async fn check(&self, service: String) -> Result<ServingStatus, Status>;
 
-    /// Returns the health of a service, and then each change. A drain ends the stream after `NotServing`.
+    /// Streams the health of a service, first the current status and then each change. A drain ends the stream after
+    /// `NotServing`.
     async fn watch(
         &self,
         cx: &Context,
@@ -79,8 +80,8 @@ impl HealthReporter {
 
     /// Sets the health of a service and notifies its watchers. [`ServingStatus::ServiceUnknown`] removes the service.
     ///
-    /// In a forked child, this logs an error and does nothing if a thread of the parent was using the statuses at the time
-    /// of the fork.
+    /// In a forked child, this logs an error and does nothing if a thread of the parent was using the statuses during the
+    /// fork.
     pub fn set(&self, service: impl Into<String>, status: ServingStatus) {
         let service = service.into();
         let Some(mut statuses) = self.0.statuses.lock() else {

@@ -22,9 +22,9 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 /// of the handler. Both spans have level `INFO` and the attributes of OpenTelemetry's conventions for RPC. They contain no
 /// values of arguments or metadata.
 ///
-/// A call starts when its stub is called, and its request may be sent before the future is polled. Therefore write `async {
-/// client.greet(name).await }.instrument(span)`. In `client.greet(name).instrument(span)`, the stub is called outside the
-/// span.
+/// A call starts when the client's method is called, and its request may be sent before the future is polled. Therefore
+/// write `async { client.greet(name).await }.instrument(span)`. In `client.greet(name).instrument(span)`, the method is
+/// called outside the span.
 ///
 /// ```no_run
 /// use trunkline::{Node, OpenTelemetry, Status};
@@ -137,8 +137,8 @@ fn end(span: &Span, outcome: Result<(), &Status>, is_client: bool) {
     }
 }
 
-/// Returns true if OpenTelemetry's conventions for gRPC classify the status as a failure of the server. An error of the
-/// method's own type is not such a failure.
+/// Returns true if OpenTelemetry's conventions for gRPC classify the status as a server error. An error of the method's own
+/// type is not a server error.
 fn is_fault(status: &Status) -> bool {
     let is_fault = matches!(
         status.code(),

@@ -18,7 +18,7 @@ pub(crate) struct Published<const CODES: usize> {
     name: (&'static str, &'static str),
     duration: Histogram,
     refused: Counter,
-    /// Counters by code, each created at the first failure with its code.
+    /// Counters of failures, by code. Each is created at the first failure with its code.
     failed: [OnceLock<Counter>; CODES],
 }
 

@@ -14,7 +14,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// Number of events in each of a poller's two rings.
 const EVENTS: usize = 512;
-/// Number of words in an event.
+/// Size of an event, in words.
 const WORDS: usize = 6;
 /// Value for an unknown latency.
 const NO_LATENCY: u64 = u64::MAX;

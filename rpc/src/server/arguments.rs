@@ -1,8 +1,8 @@
-//! Charges the memory of decoded arguments to the calling peer until the handler ends, because the peer determines its size.
+//! Charges the memory of decoded arguments to the calling peer until the handler ends, because the peer determines the size.
 //!
 //! The dispatcher calls the current call's `begin` before each poll of a handler and [`ArgumentMemory::end`] after it, and
 //! releases the result of `end` when the handler has ended. Code that keeps a request may decode arguments outside of a
-//! poll. Memory for these arguments has the limit of one peer, but is not charged.
+//! poll. Memory for these arguments is subject to the limit per peer, but is not charged.
 
 use crate::call::context::{Context, CurrentCall};
 use crate::codec::{self, Allowance, DecodeArguments, DecodeError};
@@ -92,7 +92,7 @@ impl ArgumentMemory {
         Ok(())
     }
 
-    /// Decodes arguments. `names` are the names of the parameters.
+    /// Decodes arguments. `names` contains the names of the parameters.
     pub(super) fn decode<D: DecodeArguments>(
         &self,
         bytes: &[u8],

@@ -1,8 +1,8 @@
-//! Authorization of requests, before their arguments are READ or decoded.
+//! Authorization of requests, before their arguments are fetched or decoded.
 //!
-//! Requests are authorised by header and metadata, each request once, before it is compared, charged or decoded. A large
-//! request is authorised when it is announced, if its metadata fits into the announcement. Any other request is authorised
-//! when it has arrived.
+//! Each request is authorised once, by its header and metadata, before its schema is compared and its memory is charged. A
+//! large request is authorised when it is announced, if its metadata fits into the announcement. Any other request is
+//! authorised when it has arrived.
 
 use crate::call::Interceptors;
 use crate::call::context::Peer;
@@ -20,14 +20,14 @@ use trunkline_verbs::Time;
 /// Minimum time between two log lines about one peer.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Code that decides which calls from peers may run.
+/// An authorizer, which decides which calls from peers may run.
 ///
-/// Install it with [`NodeBuilder::authorize`](crate::NodeBuilder::authorize), which contains an example. Closures with the
-/// signature of [`Self::authorize`] implement it.
+/// Install it with [`NodeBuilder::authorize`](crate::NodeBuilder::authorize), whose documentation contains an example.
+/// Closures with the signature of [`Self::authorize`] implement this trait.
 ///
 /// Authorization runs once for each request to a method that the node serves, including streams and one-way calls, on the
-/// poller's thread. The code must not block, because all calls on that poller would wait. Fetch the data for a decision
-/// elsewhere, and keep it in memory.
+/// poller's thread. It must not block, because all calls on that poller would wait. Fetch the data for decisions on another
+/// thread, and keep it in memory.
 ///
 /// A panic ends only the call, with `Internal` and the reason `Panicked`.
 pub trait Authorize: Send + Sync + 'static {
@@ -107,7 +107,7 @@ impl IncomingCall<'_> {
 pub(crate) type Authorizers = Interceptors<dyn Authorize>;
 
 impl Authorizers {
-    /// Calls all authorizers until one refuses the call.
+    /// Runs the authorizers in order until one refuses the call.
     pub(super) fn ask(&self, call: &IncomingCall<'_>) -> Result<(), Status> {
         let panicked = || Status::not_run(Code::Internal, "the authorization of the call panicked");
         self.run(|each| each.authorize(call), || panicked().because(Reason::Panicked))

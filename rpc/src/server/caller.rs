@@ -35,7 +35,7 @@ pub(super) struct Caller {
     pub(super) table: u32,
     /// Directions in which the call streams items.
     pub(super) streams: Streams,
-    /// Number of the method, if the caller does not have it and must be told.
+    /// Number of the method, if it must be sent to the caller.
     pub(super) number: Option<Number>,
     /// True if the reply may overtake items of the call's stream.
     pub(super) overtakes: bool,

@@ -1,4 +1,4 @@
-//! Dispatches requests on one poller: maps requests to methods, and outcomes of handlers to replies.
+//! Dispatches requests on one poller. Requests are mapped to methods, and outcomes of handlers to replies.
 //!
 //! This file contains the state of [`Dispatch`]. Each submodule contains one `impl` block:
 //! - `finding`, `screening`: finding the method of a request, and authorization
@@ -60,9 +60,9 @@ struct Running {
 struct Served {
     name: &'static MethodName,
     calls: Box<dyn Method>,
-    /// True if its calls have no reply.
+    /// True if calls to the method have no reply.
     one_way: bool,
-    /// Directions in which its calls stream items.
+    /// Directions in which calls to the method stream items.
     streams: Streams,
     /// Limits on the method's running calls, across all pollers.
     limits: MethodLimits,
@@ -195,7 +195,7 @@ impl Dispatch {
         Ok(dispatch)
     }
 
-    /// Returns true if no call from a peer in this session ended without the reply that it requires.
+    /// Returns true if all calls from a peer that ended in this session got the replies that they require.
     pub(crate) fn has_answered(&self, peer: PeerKey) -> bool {
         !self.unanswered.contains(&peer)
     }
@@ -217,8 +217,8 @@ impl Dispatch {
         self.running.len() + self.replies.len()
     }
 
-    /// Returns the ledgers of running handlers, decoded arguments and waiting replies. `bytes` are the bytes of streams
-    /// opened by this node, which count as arguments.
+    /// Returns the ledgers of running handlers, decoded arguments and waiting replies. `bytes` contains the bytes charged
+    /// for streams opened by this node, which count as arguments.
     pub(crate) fn budgets(&self, mut bytes: BTreeMap<PeerKey, usize>) -> [BudgetLedger; 3] {
         let mut handlers = BTreeMap::new();
         for Running { caller: Caller { key, .. }, decoded, stream, .. } in self.running.values() {

@@ -1,5 +1,5 @@
-//! Interceptors for the calls of a service. They can change or refuse a call before its arguments are decoded, and observe
-//! its outcome.
+//! Interceptors for calls to a service. They can change or refuse a call before its arguments are decoded, and observe its
+//! outcome.
 //!
 //! Interceptors wrap the futures of the service's methods, so the dispatcher needs no code for them, and a service without
 //! interceptors has no overhead. With interceptors, each call has a boxed future and a context.
@@ -24,7 +24,7 @@ use trunkline_machine::rings::panics::{catch, catch_or};
 /// Code that runs before the handler of a call, and can change, refuse or time the call.
 ///
 /// Install it with the method `interceptor` of a generated server. Closures with the signature of [`Self::intercept`]
-/// implement it.
+/// implement this trait.
 ///
 /// ```
 /// use trunkline::{ServerCall, Status};
@@ -112,8 +112,8 @@ impl ServerCall {
         self.metadata.as_ref().unwrap_or_else(|| self.context.metadata())
     }
 
-    /// Returns the metadata that the handler sees, for changes. Remove entries that callers must not set, such as a user
-    /// name that the interceptor inserts.
+    /// Returns the metadata that the handler sees, for modification. Remove entries that callers must not set, such as a
+    /// user name that the interceptor inserts.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         self.metadata.get_or_insert_with(|| self.context.metadata().clone())
     }
@@ -123,9 +123,9 @@ impl ServerCall {
         self.span = span;
     }
 
-    /// Registers a closure to run after the handler has ended and before the reply is sent. The closure gets the status of a
-    /// handler that failed, panicked, was refused or was dropped (`Cancelled` or `DeadlineExceeded`). It gets an error of
-    /// the method's own type as `Unknown`.
+    /// Registers a closure to run after the handler has ended and before the reply is sent. The closure gets the status if
+    /// the handler failed, panicked, was refused, or was dropped (`Cancelled` or `DeadlineExceeded`). An error of the
+    /// method's own type is passed as `Unknown`.
     ///
     /// The closure runs on the poller's thread, after closures that later interceptors have registered.
     pub fn on_end(&mut self, hook: impl FnOnce(Result<(), &Status>) + Send + 'static) {

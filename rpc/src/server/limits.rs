@@ -34,7 +34,7 @@ impl RunningLimit {
 
     /// Counts a call that is about to run. Returns false if the limit is reached.
     fn take(&self) -> bool {
-        // Relaxed ordering suffices, because threads share only the number. The counted calls belong to one poller each.
+        // Relaxed ordering suffices, because threads share only the number.
         let more = |running: u32| {
             (running < self.most || mutant!(limits_of_services_are_not_kept))
                 .then(|| running.saturating_add(1))
@@ -138,7 +138,7 @@ impl LimitReports {
 pub(super) struct MethodLimits(Box<[Arc<RunningLimit>]>);
 
 impl MethodLimits {
-    /// Counts a call towards all limits. On an error, counts it towards none.
+    /// Counts a call towards all limits, or towards none on an error.
     ///
     /// # Errors
     /// Returns a text that names the reached limit and its setting.

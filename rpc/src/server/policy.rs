@@ -1,4 +1,4 @@
-//! Authorization by rules in a file, which state which peers may make which calls.
+//! Authorization by rules in a file. The rules state which peers may make which calls.
 //!
 //! A policy contains `[[allow]]` and `[[deny]]` rules, each with patterns for peers and for calls. A call is allowed if an
 //! `[[allow]]` rule matches it and no `[[deny]]` rule does. All other calls are denied.
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Pollers decide once per call, so a decision does not allocate, and visits only rules that match the peer or the call. The
-//! rules are numbered, denials first. Each pattern maps to the sorted numbers of its rules, and the first number that the
-//! lists of the peer and of the call share decides.
+//! rules are numbered, denials first. Each pattern maps to the sorted numbers of its rules. The rule with the first number
+//! that is in a list of the peer and in a list of the call decides.
 
 mod file;
 #[cfg(test)]
@@ -39,7 +39,7 @@ const MAX_PATTERN_BYTES: usize = 2050;
 
 const SPIFFE: &str = "spiffe://";
 
-/// Identity of a peer: a proven name, a user of this host, or none.
+/// Identity of a peer, which is a proven name, a user of this host, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyPeer<'p> {
     /// Proven SPIFFE URI.
@@ -183,11 +183,11 @@ impl fmt::Display for PeerPattern {
     }
 }
 
-/// Pattern that matches calls: `/service/method`, `/service/*` or `*`. Paths of gRPC calls have this form too.
+/// Pattern that matches calls, in the form `/service/method`, `/service/*` or `*`. gRPC calls are matched by their path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CallPattern(
-    /// The path. If it ends with the second `/`, the pattern matches all methods. If it is empty, the pattern matches all
-    /// calls.
+    /// The path. If it ends with `/`, the pattern matches all methods of the service. If it is empty, the pattern matches
+    /// all calls.
     Box<str>,
 );
 
@@ -331,7 +331,7 @@ type Numbers = Vec<usize>;
 /// Rules that decide which peers may make which calls.
 #[derive(Debug, Default)]
 pub struct AccessPolicy {
-    /// Rules, denials first, otherwise in the order of the file.
+    /// Rules, denials first, and otherwise in the order of the file.
     rules: Vec<Rule>,
     calls: HashMap<Box<str>, Numbers>,
     names: HashMap<Box<str>, Numbers>,
@@ -344,7 +344,7 @@ impl AccessPolicy {
     /// Parses a policy.
     ///
     /// # Errors
-    /// Returns the line, the problem and the remedy.
+    /// Returns an error with the line, the problem and the remedy.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let lines: Vec<_> = text.match_indices('\n').map(|(at, _)| at).collect();
         let line = |at: usize| lines.partition_point(|end| *end < at) + 1;
@@ -399,13 +399,13 @@ impl AccessPolicy {
         self.rules.push(rule);
     }
 
-    /// Returns the rules, denials first, otherwise in the order of the file.
+    /// Returns the rules, denials first, and otherwise in the order of the file.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// Decides about a call from a peer with these names. A denial applies if it matches any of the names.
+    /// Decides whether a peer with these names may make a call. A rule applies if it matches any of the names.
     pub fn decide<'p>(
         &self,
         peer: impl IntoIterator<Item = PolicyPeer<'p>>,
@@ -504,7 +504,7 @@ fn patterns<P: FromStr<Err = String> + Ord + fmt::Display>(
     Ok(found.into_iter().collect())
 }
 
-/// Returns the keys of all patterns that match a SPIFFE URI or a DNS name. The name itself may be such a key.
+/// Returns the keys of all patterns that match a SPIFFE URI or a DNS name, including the name itself.
 fn covering(name: &str) -> impl Iterator<Item = &str> {
     let (id, domain) =
         if name.starts_with(SPIFFE) { (name, None) } else { ("", name.find('.').map(|dot| &name[dot..])) };

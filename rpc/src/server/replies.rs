@@ -2,7 +2,7 @@
 //!
 //! The queue belongs to the dispatcher. Only large replies, and replies that end a stream without a deadline, wait. Replies
 //! to a peer are sent in the order in which their handlers ended. A separate budget limits the replies held for peers that
-//! do not READ them.
+//! do not fetch them.
 //!
 //! A [`Line`] contains a peer's replies and their indexes. It is visited at its first deadline and when it is time to check
 //! for room. The pause between checks doubles while the peer has no room. One turn takes at most [`TURN`] replies from all
@@ -19,8 +19,9 @@ use trunkline_transport::ledger::BudgetLedger;
 use trunkline_transport::{Body, EAGER_BYTES, Exhausted, PeerKey, PollerIndex, SessionNumber};
 use trunkline_verbs::Time;
 
-/// Time until the first check for room, and maximum time between two checks.
+/// Time until the first check for room.
 const PAUSE: Duration = Duration::from_millis(1);
+/// Maximum time between two checks for room.
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// Maximum number of replies taken from lines in one turn, and of replies to lost peers freed in one turn.

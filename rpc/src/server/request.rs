@@ -57,7 +57,7 @@ impl Request {
         Self { message, encoded, poller, memory, stream, most_metadata }
     }
 
-    /// Returns the context of the call. Call this only while the handler is being polled.
+    /// Returns the context of the call. Must be called while the handler is being polled.
     #[must_use]
     pub fn context(&self) -> Context {
         self.memory.context()
@@ -103,8 +103,8 @@ impl Request {
         Writer { stream: self.stream.clone(), most_metadata: self.most_metadata }
     }
 
-    /// Decodes the arguments. `names` are the names of the method's parameters. The memory of the arguments is charged to
-    /// the caller until the handler ends.
+    /// Decodes the arguments. `names` contains the names of the method's parameters. The memory for the arguments is charged
+    /// to the caller until the handler ends.
     ///
     /// Optional trailing arguments that the caller does not send are `None`. Surplus arguments are skipped.
     ///
@@ -143,7 +143,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Accepts the stream at the client and sends the items, encoded with `put`. Completes when all items have been sent.
+    /// Sends the start of the response and the items, encoded with `put`. Completes when all items have been sent.
     ///
     /// # Errors
     /// Returns the first error of the stream, or an error if an item cannot be encoded or sent.
@@ -202,7 +202,7 @@ impl Replier {
     /// Creates a reply with raw bytes.
     ///
     /// # Errors
-    /// Never fails. The signature equals the one of `value`, so that stubs can treat both alike.
+    /// Never fails. The signature is the same as for `value`, so that stubs can call either function.
     #[inline]
     pub fn bytes(&self, body: Bytes) -> Result<Reply, Failure> {
         Ok(Reply { encoded: self.poller.buffers().take(), body: body.into() })
@@ -216,7 +216,7 @@ impl Replier {
         self.bytes(Bytes::new())
     }
 
-    /// Creates a reply with optional raw bytes. They follow a byte that is 1 if they are present and 0 otherwise.
+    /// Creates a reply with optional raw bytes, after a byte that is 1 if they are present and 0 otherwise.
     ///
     /// # Errors
     /// Never fails, like `bytes`.
@@ -234,7 +234,7 @@ pub enum Failure {
     Handler(Status),
     /// The handler returned an error of the method's own type.
     Error(EncodedError),
-    /// The node ended the call in place of the handler. The status tells whether the handler has run.
+    /// The node ended the call in place of the handler. The status states whether the handler may have run.
     Node(Status),
 }
 

@@ -43,7 +43,7 @@ impl Service {
         Self { name, make: Box::new(make), is_pooled: false, limits, interceptors, rows: Vec::new() }
     }
 
-    /// Marks the service as having methods that run in the worker pool, so that its nodes start a pool.
+    /// Records that the service has methods for the worker pool, so that its nodes start a pool.
     #[must_use]
     pub fn pooled(self) -> Self {
         Self { is_pooled: true, ..self }

@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 
 /// The error of a call whose method has its own error type.
 ///
-/// It can be the source of another error (thiserror's `#[from]`). It can also be part of an error that a service sends,
-/// because it implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to a `Status`.
+/// It can be the source of another error (thiserror's `#[from]`), including an error that a service sends, because it
+/// implements serde's traits if `E` does. In a handler that returns a [`Status`], `?` converts it to a `Status`.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -40,9 +40,9 @@ use std::marker::PhantomData;
 /// async fn order(shop: &ShopClient) -> Result<Option<u64>, Status> {
 ///     match shop.order("salt".to_owned()).await {
 ///         Ok(number) => Ok(Some(number)),
-///         // The shop's own error, as it is.
+///         // The shop's own error, unchanged.
 ///         Err(CallError::Handler(ShopError::OutOfStock(_))) => Ok(None),
-///         // Everything else, the errors of transport included.
+///         // All other errors, including transport errors.
 ///         Err(error) => Err(error.into()),
 ///     }
 /// }
@@ -106,8 +106,8 @@ impl<E: std::error::Error> std::error::Error for CallError<E> {
     }
 }
 
-/// The error of a method in a service with the codec `C`. It is [`Status`], or any type that derives serde's traits and that
-/// the codec accepts.
+/// The error of a method in a service with the codec `C`. It is [`Status`], or a type that implements serde's traits and
+/// that the codec supports.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be the error of a service's method",
     label = "derive `serde::Serialize` and `serde::Deserialize` for it, or return `trunkline::Status`",
@@ -139,7 +139,7 @@ impl<C> HandlerError<C> for Status {
     }
 
     fn check(response: Response) -> Result<Response, Self> {
-        // The caller detects the error.
+        // The caller of this function handles the error.
         Ok(response)
     }
 

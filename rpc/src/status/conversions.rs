@@ -13,8 +13,8 @@ fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// Creates the status for an error of unknown type. It is the first status among the error and its sources, or a status with
-/// [`Code::Unknown`] if there is none.
+/// Returns the status for an error of unknown type, which is the first [`Status`] among the error and its sources. If there
+/// is none, creates a status with [`Code::Unknown`].
 fn error_status(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;
@@ -88,14 +88,14 @@ conversions! {
     ResourceExhausted: std::collections::TryReserveError;
 }
 
-/// Maps to [`Code::Internal`], because a thread panicked while it held the lock.
+/// Maps the error to [`Code::Internal`], because a thread panicked while it held the lock.
 impl<T> From<std::sync::PoisonError<T>> for Status {
     fn from(error: std::sync::PoisonError<T>) -> Self {
         Self::internal(error.to_string())
     }
 }
 
-/// Maps to [`Code::Internal`], because the receiver was dropped.
+/// Maps the error to [`Code::Internal`], because the receiver was dropped.
 impl<T> From<std::sync::mpsc::SendError<T>> for Status {
     fn from(error: std::sync::mpsc::SendError<T>) -> Self {
         Self::internal(error.to_string())
@@ -122,8 +122,8 @@ impl From<Box<dyn Error>> for Status {
     }
 }
 
-/// Converts the error of a nested call. A status with which a node ended the call is kept. A handler's error becomes
-/// [`Code::Unknown`], unless it contains a status.
+/// Converts the error of a nested call. If a node ended the call, its status is kept. If the handler returned an error, the
+/// status inside that error is kept, or the code is [`Code::Unknown`].
 impl<E: Error + 'static> From<CallError<E>> for Status {
     fn from(error: CallError<E>) -> Self {
         match error {

@@ -1,10 +1,10 @@
-//! Details of a status, as a value of a type that both sides share.
+//! Typed details of a status. Client and server must use the same type.
 //!
 //! ```text
 //! 0 hash of the type's name (8)   the value, by the default codec
 //! ```
 //!
-//! The bytes may come from a peer, so decoding has the limits of a reply.
+//! The bytes may come from a peer, so decoding is limited in the same way as for a reply.
 
 use crate::codec::{self, Allowance, Bincode, CodecFor as _, DecodeError};
 use crate::status::{MOST_DETAILS, Status};
@@ -50,7 +50,7 @@ impl Status {
         }
     }
 
-    /// Returns the details if they have this type.
+    /// Returns the details if they have this type, and `None` otherwise.
     ///
     /// # Errors
     /// Returns an error if the details have this type's name but cannot be decoded.

@@ -1,6 +1,5 @@
-//! The status of a failed call, which tells the cause, the side that ended the call, and whether the call can safely be
-//! repeated. A [`Status`] has a code, a message, an origin, a reason and [`Status::may_have_run`]. This module depends only
-//! on metadata and on the transport's reasons for the loss of a peer.
+//! The status of a failed call, which contains the cause, the side that ended the call, and whether the call can safely be
+//! repeated. This module depends only on metadata and on the transport's reasons for the loss of a peer.
 
 pub(crate) mod call_error;
 mod conversions;
@@ -20,8 +19,9 @@ use trunkline_transport::{Body, PeerDown};
 
 /// Maximum length of a message on the wire, in bytes. Longer messages are truncated.
 pub(crate) const MOST_MESSAGE_BYTES: usize = 64 << 10;
-/// Maximum number of causes of a status, and maximum length of a cause in bytes. Longer causes are truncated.
+/// Maximum number of causes of a status.
 pub(crate) const MOST_CAUSES: usize = 16;
+/// Maximum length of a cause, in bytes. Longer causes are truncated.
 pub(crate) const MOST_CAUSE_BYTES: usize = 1024;
 /// Maximum size of the details on the wire, in bytes.
 pub(crate) const MOST_DETAILS: usize = 1 << 20;
@@ -33,7 +33,7 @@ pub(crate) const MOST_DETAILS: usize = 1 << 20;
 pub enum Code {
     /// The caller cancelled the call.
     Cancelled = 1,
-    /// The kind is unknown. Either the peer sent a code unknown to this version, or the handler chose this code.
+    /// The cause is unknown. The peer sent a code that this version does not define, or the handler returned this code.
     Unknown = 2,
     /// The arguments are invalid, regardless of the state of the server.
     InvalidArgument = 3,
@@ -49,7 +49,7 @@ pub enum Code {
     ResourceExhausted = 8,
     /// The server is not in the state that the call requires.
     FailedPrecondition = 9,
-    /// The call conflicts with another one. Retrying the whole operation may help.
+    /// The call conflicts with another one. A retry of the whole operation may succeed.
     Aborted = 10,
     /// A position is outside the valid range.
     OutOfRange = 11,
@@ -216,7 +216,7 @@ impl Status {
         &self.causes
     }
 
-    /// Appends a cause behind the existing ones. At most 16 causes are kept, each of at most 1 KiB.
+    /// Appends a cause after the existing ones. At most 16 causes are kept, each truncated to 1 KiB.
     #[must_use]
     pub fn with_cause(mut self, cause: impl fmt::Display) -> Self {
         if self.causes.len() < MOST_CAUSES {
@@ -252,10 +252,10 @@ impl Status {
         self
     }
 
-    /// Returns the data that the handler attached for programs, in a format on which both sides have agreed. Empty by
+    /// Returns the machine-readable data that the handler attached, in a format agreed between client and server. Empty by
     /// default.
     ///
-    /// Details larger than 1 MiB are not sent. The status arrives without them, and its last cause contains their size.
+    /// Details larger than 1 MiB are not sent. The status arrives without details, and its last cause contains their size.
     #[must_use]
     pub fn details(&self) -> &Bytes {
         self.details.as_bytes()
@@ -296,13 +296,13 @@ impl Status {
         self.metadata.as_deref()
     }
 
-    /// Marks the call as possibly run.
+    /// Records that the call may have run.
     pub(crate) fn after_run(self) -> Self {
         Self { may_have_run: true, ..self }
     }
 
-    /// Converts the status to the status of a call refused by an interceptor. The handler has not run, even if the status comes
-    /// from another call that has.
+    /// Converts the status to one for a call that an interceptor refused. The handler of this call has not run, even if the
+    /// status belongs to another call that has run.
     pub(crate) fn before_run(self) -> Self {
         let is_of_caller = matches!(self.code, Code::Unauthenticated | Code::PermissionDenied);
         let reason = is_of_caller.then_some(Reason::Unauthorised);
@@ -361,7 +361,7 @@ impl Status {
         Self::ran(code, format!("{message} cannot be sent: {cause}")).because(reason)
     }
 
-    /// Returns the code and the reason of a call that ended for this cause.
+    /// Returns the code and the reason for a call that ended because of the loss of its peer.
     pub(crate) fn of(cause: PeerDown) -> (Code, Reason) {
         match cause {
             PeerDown::Deadline => (Code::DeadlineExceeded, Reason::Expired),
@@ -420,8 +420,8 @@ constructors!(
 /// Writes the code, the message and the causes. Control characters other than line feeds and tabs are escaped, because a
 /// server chooses the texts and could otherwise change what a terminal or a log shows.
 ///
-/// "(the call may have run)" follows if a node ended the call, the call may have run, and the code is one after which
-/// callers may retry: `Cancelled`, `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`.
+/// Appends "(the call may have run)" if a node ended the call, the call may have run, and the code is `Cancelled`,
+/// `DeadlineExceeded`, `ResourceExhausted`, `Aborted` or `Unavailable`. Callers may retry after these codes.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}: ", self.code)?;

@@ -1,9 +1,9 @@
 //! Serde support for a [`Status`] inside another value, such as a service's error caused by a nested call.
 //!
-//! Put `#[serde(with = "trunkline::nested_status")]` on the field.
+//! Add `#[serde(with = "trunkline::nested_status")]` to the field.
 //!
-//! `Status` itself does not implement serde's traits, because the protocol sends it when it is the error of a method. The
-//! bytes may come from a peer, so the limits on a status apply.
+//! `Status` itself does not implement serde's traits, because the protocol has its own encoding for a `Status` that a method
+//! returns. The bytes may come from a peer, so the limits on a status apply.
 //!
 //! ```
 //! #[derive(Debug, thiserror::Error, serde::Serialize, serde::Deserialize)]
@@ -30,7 +30,7 @@ struct Nested {
     details: Bytes,
     /// 0 for this node, 1 for the peer, 2 for the handler.
     origin: u8,
-    /// Number as in a reply; 0 if there is none.
+    /// Number of the reason in replies; 0 if there is no reason.
     reason: u8,
     may_have_run: bool,
     /// Metadata entries, in wire format.

@@ -1,5 +1,4 @@
-//! Origin and reason of a status, for programs that react to the cause of a failed call rather than its text. [`Origin`] is
-//! the side that ended a call, and [`Reason`] tells why a node ended a call in place of the handler.
+//! Origin and reason of a status, with which programs can handle a failed call by its cause instead of its text.
 
 use std::fmt;
 
@@ -46,7 +45,7 @@ pub enum Reason {
     NoService,
     /// The service does not contain this method.
     NoMethod,
-    /// The server has another version of the service's schema.
+    /// The server uses another version of the service's schema.
     OtherSchema,
     /// The peer uses another version of the protocol.
     OtherProtocol,
@@ -66,7 +65,7 @@ pub enum Reason {
     OtherCodec,
     /// A type used by the method has other fields or variants on the server.
     OtherShape,
-    /// The sender that feeds a stream was dropped before the stream was finished.
+    /// A stream's [`Sender`](crate::stream::Sender) was dropped before it finished.
     SenderDropped,
 }
 

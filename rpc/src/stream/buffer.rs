@@ -1,7 +1,8 @@
 //! Buffers for received items of a stream and for items to send.
 //!
-//! Small items share one buffer instead of one allocation each. Peers are charged for windows, not for buffers, so a buffer
-//! grows at most to the size of its window. A reader keeps its emptied buffer, so that a steady stream does not allocate.
+//! Small items share one buffer, so that they need no separate allocations. Peers are charged for windows, not for buffers,
+//! so a buffer grows at most to the size of its window. A reader keeps its emptied buffer, so that a steady stream does not
+//! allocate.
 
 use super::BATCH;
 use crate::codec::EncodeValue;
@@ -97,7 +98,7 @@ pub(super) struct Next<'b> {
     pub(super) header: MessageHeader,
     /// Number of the call, followed by the item if the item is small.
     pub(super) head: &'b [u8],
-    /// The item if it is large.
+    /// The item, if it is large.
     pub(super) body: Bytes,
 }
 
@@ -137,7 +138,7 @@ impl ItemBuffer {
     /// Adds raw bytes.
     ///
     /// # Errors
-    /// Never fails. The signature equals the one of `value`, so that stubs can treat both alike.
+    /// Never fails. The signature is the same as for `value`, so that stubs can call either function.
     pub fn bytes(&mut self, item: Bytes) -> Result<(), Status> {
         self.added += item.len();
         self.items.push(DATA_BYTES, BATCH_BYTES, Item::Own(item));
@@ -148,8 +149,8 @@ impl ItemBuffer {
         self.items.items.is_empty()
     }
 
-    /// Returns true if there is exactly one item, and it has 1 to `most` bytes. In a REPLY, an empty item would be
-    /// the end of a stream without items.
+    /// Returns true if there is exactly one item, of 1 to `most` bytes. In a REPLY, an empty item would mean a stream
+    /// without items.
     pub(super) fn fits_reply(&self, most: usize) -> bool {
         let bytes = match self.items.items.front() {
             Some(stored @ Stored::Copied(_)) => stored.copied(),
@@ -282,7 +283,7 @@ mod tests {
             let (mut left, mut consumed) = (WINDOW, 0);
             let item = vec![7; size];
             for step in 0_u32..20_000 {
-                // Readers that are stopped, fast, and alternately both.
+                // The reader stops, reads fast, and alternates between both.
                 let reads = [false, step % 8 < 7, step % 97 < 50, step % 5003 < 2500][step as usize / 5000];
                 if !reads {
                     if left > 0 {

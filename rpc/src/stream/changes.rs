@@ -11,11 +11,12 @@ use std::time::Duration;
 use trunkline_transport::{PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Time until the next attempt after a failure for lack of room, doubled after each further failure.
+/// Pause after an attempt that found no room. It doubles after each further such attempt.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// Maximum number of a peer's streams tried in one round, and maximum number tried without success.
+/// Maximum number of a peer's streams tried in one round.
 const TRIES: usize = 256;
+/// Maximum number of a peer's streams tried without success in one round.
 const FAILURES: usize = 16;
 
 /// The changed streams of one poller. The list contains each stream at most once.

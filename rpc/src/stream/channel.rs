@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-/// Creates a channel that holds at most `items` items, at least one.
+/// Creates a channel that holds at most `items` items. 0 is treated as 1.
 ///
 /// Both ends can be used on any thread and any executor. A handler can return the receiver as its stream and feed it from
 /// other code:
@@ -33,7 +33,7 @@ use std::task::{Context, Poll};
 ///     let (sender, receiver) = channel(16);
 ///     std::thread::spawn(move || {
 ///         for number in 0..to {
-///             // Fails once the caller has gone.
+///             // Fails after the caller has dropped the stream.
 ///             if trunkline::block_on(sender.send(Ok(number))).is_err() {
 ///                 return;
 ///             }
@@ -104,7 +104,7 @@ impl<T> Sender<T> {
         self.sink.is_closed()
     }
 
-    /// Marks this sender as finished, because it has sent all its items. The stream ends after every clone has finished.
+    /// Marks this sender as finished. The stream ends after every clone has finished.
     pub fn finish(mut self) {
         self.is_finished = true;
     }
@@ -136,8 +136,7 @@ impl<T> fmt::Debug for Sender<T> {
 ///
 /// It is a stream of the items. Return it from a handler, pass it to a method that takes items, or pass it to
 /// [`Streaming::from_stream`](super::Streaming::from_stream). Adapters such as `map` may wrap it. If a sender is dropped
-/// before it has finished, the reader at the other end gets a status. Code that reads the items itself uses
-/// [`Receiver::recv`]:
+/// before it has finished, the peer that reads the stream gets a status. To read the items locally, use [`Receiver::recv`]:
 ///
 /// ```
 /// use trunkline::{Status, stream::Receiver};
@@ -152,8 +151,8 @@ impl<T> fmt::Debug for Sender<T> {
 /// ```
 ///
 /// # Panics
-/// Reading it as a stream in any other way panics if a sender was dropped before it finished, because `None` would look like
-/// the regular end of the stream.
+/// Polling it as a stream in any other context panics if a sender was dropped before it finished, because `None` would look
+/// like the regular end of the stream.
 pub struct Receiver<T> {
     source: Pin<Box<Source<T>>>,
     is_cut: Arc<AtomicBool>,
@@ -203,7 +202,7 @@ impl<T> fmt::Debug for Receiver<T> {
 }
 
 thread_local! {
-    /// `None` unless a stream is being polled in [`watched`]; true if a receiver in that stream was cut off.
+    /// `None` unless [`watched`] polls a stream; true if a sender for that stream was dropped before it finished.
     static WATCHED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
@@ -223,8 +222,8 @@ pub(super) fn watched<R>(poll: impl FnOnce() -> R) -> (R, Option<Status>) {
     (polled, (WATCHED.get() == Some(true)).then(sender_dropped))
 }
 
-/// Detects dropped senders in a polled stream that may read a [`Receiver`]. It reports a dropped sender as an error, after
-/// the items that were sent before.
+/// Polls a stream that may read from a [`Receiver`], and reports a sender that was dropped before it finished. The error
+/// follows the items that were already sent.
 #[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Watch {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_transport::PeerKey;
 
-/// A stream of received items. In a client, these are the items of the response; in a handler, those that the caller sends.
+/// A stream of received items. A client receives the items of the response, and a handler the items that the caller sends.
 ///
 /// ```
 /// use trunkline::{Status, Stream};
@@ -36,21 +36,20 @@ use trunkline_transport::PeerKey;
 ///     while let Some(number) = numbers.message().await? {
 ///         println!("{number}");
 ///     }
-///     Ok(()) // the server has finished; anything else is an error
+///     Ok(()) // the server has finished
 /// }
 /// # fn main() {}
 /// ```
 ///
-/// It implements [`Stream`](futures_core::Stream), and [`Streaming::message`] works without this trait. Both can be used on
-/// any thread and any executor.
+/// Items can be read through [`Stream`](futures_core::Stream) or with [`Streaming::message`], on any thread and executor.
 ///
 /// The stream ends with `None` only if its writer has finished. A lost session, a deadline, a cancellation, a panic, or a
 /// [`Sender`](super::Sender) that was dropped before it finished results in one `Err` followed by `None`. The `Err` contains
 /// the number of delivered items. A server drops the handler of such a call, so only other tasks and threads get the `Err`.
-/// If the writer returns or passes any other stream, a `None` from that stream ends this one.
+/// If the writer's items come from any other stream, a `None` from that stream ends this one.
 ///
-/// The writer waits while the reader does not take items. Its window starts at 16 KiB and 64 items, and grows to at most 1
-/// MiB and 4096 items. If items are larger, the window grows to four items, up to 4 MiB. Dropping the stream in a client
+/// The writer waits while the reader does not take items. The window starts at 16 KiB and 64 items, and grows to at most
+/// 1 MiB and 4096 items. If items are larger, the window grows to four items, up to 4 MiB. Dropping the stream in a client
 /// cancels the call. Dropping it in a handler stops the client's stream.
 pub struct Streaming<T>(Kind<T>);
 
@@ -113,19 +112,19 @@ impl<T> Streaming<T> {
     /// Returns the next item, or `None` if the writer has finished.
     ///
     /// # Errors
-    /// Fails once if the stream ends in any other way.
+    /// Returns an error once if the stream ends before the writer has finished.
     pub async fn message(&mut self) -> Result<Option<T>, Status> {
         poll_fn(|task| self.poll(task)).await.transpose()
     }
 
-    /// Returns the metadata that the handler set for the start of its response. For use in a client.
+    /// Returns, in a client, the metadata that the handler set for the start of its response.
     #[must_use]
     pub fn initial_metadata(&self) -> Metadata {
         self.metadata().initial
     }
 
-    /// Returns the metadata that the handler set for the end of its response. For use in a client. Empty until the stream
-    /// has ended, with `None` or an `Err`.
+    /// Returns, in a client, the metadata that the handler set for the end of its response. Empty until the stream has ended
+    /// with `None` or an `Err`.
     #[must_use]
     pub fn trailing_metadata(&self) -> Metadata {
         match &self.0 {
@@ -228,7 +227,7 @@ impl<T> Reader<T> {
         self.stream.ended(Err(&status)).err().unwrap_or(status)
     }
 
-    /// Adds the number of delivered items to the status of a node. The status of a handler stays unchanged.
+    /// Adds the number of delivered items to a status from a node. A status from a handler stays unchanged.
     fn after(&self, status: Status) -> Status {
         if status.reason().is_none() {
             return status;

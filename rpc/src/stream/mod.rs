@@ -3,14 +3,13 @@
 //! The attribute [`service`](macro@crate::service#streams) contains an example of both directions.
 //! `docs/book/src/guide/streams.md` describes flow control, the end of a stream and clean-up.
 
-// A stream is a call: the request opens it, the reply ends it, and cancellation drops the handler. On each side, the reader,
+// A stream is a call. The request opens it, the reply ends it, and cancellation drops the handler. On each side, the reader,
 // the writer and the poller of the call share one `CallStream`. The poller stores received items and sends the items that
-// the writer has queued. The reader and the writer may run on any thread. `StreamHost` reports changes to the poller and
-// wakes it.
+// the writer has queued. The reader and the writer may run on any thread, and notify the poller through `StreamHost`.
 //
-// Order: all frames of one direction are sent as ordered messages, so that large items keep their position. Memory: a writer
-// sends only within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory
-// to the peer. A server also charges the `BATCH` that the writer may queue. A client does not charge the first window.
+// All frames of one direction are sent as ordered messages, so that large items keep their position. A writer sends only
+// within the reader's window, so a reader buffers at most one window and one item. Each side charges this memory to the
+// peer. A server also charges the `BATCH` that the writer may queue. A client does not charge the first window.
 
 use crate::node::budgets::SharedMemory;
 use crate::status::Status;
@@ -44,7 +43,7 @@ pub(crate) use writer::{SendItemsError, send_all, send_from_handler};
 const FIRST_BYTES: usize = 16 << 10;
 /// Window at the start of a stream.
 const FIRST: Window = Window { bytes: 16 << 10, items: 64 };
-/// Maximum that a writer hands over at once. The last item may exceed it.
+/// Maximum size of a batch that a writer queues. The last item may exceed it.
 const BATCH: Window = Window { bytes: 16 << 10, items: 256 };
 /// Maximum size of an item that the REPLY contains, in bytes. It is the maximum window.
 pub(crate) const MOST_IN_REPLY: usize = 4 << 20;
@@ -52,15 +51,15 @@ pub(crate) const MOST_IN_REPLY: usize = 4 << 20;
 const MOST: Window = Window { bytes: 4 << 20, items: 4096 };
 /// Size up to which a window grows, in bytes, unless [`ITEMS_AHEAD`] items of the largest size need more.
 const ENOUGH_BYTES: i64 = 1 << 20;
-/// Number of items of the largest size for which a fully grown window has room, within [`MOST`]. If there were room for only
-/// one, the writer would wait for the reader before each item.
+/// Number of items of the largest size that fit into a fully grown window, within [`MOST`]. If only one fitted, the writer
+/// would wait for the reader before each item.
 const ITEMS_AHEAD: i64 = 4;
-/// Number of consumed bytes that are returned to the writer at once, even if the window is larger. The cost of the WINDOW
-/// frame is negligible for this size.
+/// Number of consumed bytes after which a WINDOW frame is sent, even if less than half of the window is consumed. The cost
+/// of the frame is negligible for this size.
 const RETURNED_BYTES: i64 = 128 << 10;
 
-/// Returns the bytes that a server charges for a new stream: a window for each direction that it reads, and a batch for each
-/// that it sends.
+/// Returns the bytes that a server charges for a new stream. It charges a window if it receives items, and a batch if it
+/// sends items.
 pub(crate) fn first_charge(streams: Streams) -> usize {
     let directions = usize::from(streams.has_client_items()) + usize::from(streams.has_server_items());
     directions * FIRST_BYTES
@@ -103,7 +102,7 @@ type Charge<'a> = &'a dyn Fn(PeerKey, usize, usize) -> bool;
 
 /// Interface of a stream to its call's poller, which belongs to the layer above. The methods never block.
 ///
-/// The default methods are for a node that has not started and whose calls fail.
+/// The default implementations are for a node that has not started, on which all calls fail.
 pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     /// Tells the poller to process a changed stream.
     fn stream_changed(&self, _stream: Arc<CallStream>) {}
@@ -111,7 +110,7 @@ pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     /// Tells the poller to check its calls, because a caller dropped a stream.
     fn stream_dropped(&self) {}
 
-    /// Wakes the tasks whose wakers the poller has collected. The first of these tasks that runs calls this.
+    /// Wakes the tasks whose wakers the poller has collected. Called by the first of these tasks that runs.
     fn wake_others(&self) {}
 
     /// Returns the maximum memory of one decoded item, in bytes.
@@ -130,8 +129,8 @@ pub(crate) trait StreamHost: fmt::Debug + Send + Sync {
     }
 }
 
-/// The caller's part in a stream, which consists of storage for its metadata and the closures of interceptors. Dropping it
-/// before the end of the stream cancels the call for both.
+/// The caller's end of a stream, which stores the response metadata and runs the closures of interceptors. If it is dropped
+/// before the end of the stream, the closures get `Cancelled`.
 pub(crate) trait CallEnd: fmt::Debug + Send {
     /// Called when the handler has returned its stream. `metadata` belongs to the start of the response.
     fn opened(&self, metadata: ReplyMetadata);

@@ -1,6 +1,6 @@
 //! Memory held on behalf of a peer by code outside of pollers, such as the buffers of an adapter to another protocol.
 //!
-//! Only the thread of a poller uses that poller's share of a budget. A node has one more share, behind a lock, for charges
+//! A poller's share of a budget is used only on the poller's thread. A node has one more share, behind a lock, for charges
 //! from any thread.
 
 use crate::call::context::{Context, PollerContext};

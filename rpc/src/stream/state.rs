@@ -146,9 +146,9 @@ struct StreamState {
     aborted: Option<Status>,
     /// The outcome of the call, for the caller.
     outcome: Option<Outcome>,
-    /// Metadata that arrived with the response, if any.
+    /// Metadata received with the response, if any.
     metadata: Option<Box<ReplyMetadata>>,
-    /// Part of the caller that runs at the end of the stream.
+    /// Work of the caller for the end of the stream.
     after: Option<Box<dyn CallEnd>>,
     /// Bytes charged to the peer.
     charged: usize,
@@ -323,7 +323,7 @@ impl CallStream {
         let Some(limit) = state.idle_limit.filter(|_| now < state.deadline) else { return Expiry::Deadline };
         let waits_for_reader = !state.incoming.left.is_open() && !state.incoming.has_ended;
         if state.address.is_none() || waits_for_reader {
-            // The peer has not got the request, or must not send items.
+            // The peer has not received the request, or must not send items.
             state.arrived = now;
         }
         let due = state.arrived + limit;
@@ -409,7 +409,7 @@ impl CallStream {
                     metadata.initial = received.initial;
                 }
             }
-            // If the server sends a stream, the reply must not keep receive memory occupied.
+            // If the server sends a stream, the reply must not hold receive memory.
             let outcome = match outcome {
                 Ok(response) if self.reads() && !response.is_error() => {
                     state.replied(response).map(|()| Response::empty()).map_err(Misuse::status)
@@ -645,7 +645,8 @@ impl CallStream {
         read
     }
 
-    /// Returns the end of the received items, if it is reached. Otherwise moves the reader's earlier waker to `earlier`.
+    /// Returns the end of the received items, if it is reached. Otherwise registers the reader's waker, and moves the
+    /// earlier waker to `earlier`.
     fn end_of(&self, state: &mut StreamState, task: &Context<'_>, earlier: &mut Option<Waker>) -> Read {
         if self.side == Side::Server {
             if state.incoming.has_ended {
@@ -706,7 +707,7 @@ impl StreamState {
         }
     }
 
-    /// Charges the peer for the part of a received item that exceeds the window. An item may exceed it.
+    /// Charges the peer for the part of a received item that exceeds the window.
     fn charge_beyond(&mut self, charge: Charge<'_>, item: usize) -> Result<(), Status> {
         let left = usize::try_from(self.incoming.left.bytes).unwrap_or_default();
         let more = item.saturating_sub(left);
@@ -969,7 +970,7 @@ mod tests {
         }
     }
 
-    /// Work for the end of a stream that must not run.
+    /// Work for the end of a stream. It must not run.
     #[derive(Debug)]
     struct Dropped;
 

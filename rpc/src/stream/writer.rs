@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use trunkline_machine::rings::panics::{catch, catch_or};
 
-/// The error when items are sent.
+/// The error of sending items.
 #[derive(Debug)]
 pub(crate) enum SendItemsError {
     /// The stream of items ended with this status.
@@ -78,14 +78,14 @@ where
     }
 }
 
-/// Returns the status of a call when the caller's stream panicked.
+/// Returns the status of a call whose caller's stream panicked.
 #[cold]
 fn items_panicked(_message: Option<&str>) -> Status {
     let text = "the stream of items that the client sends panicked";
     Status::ran(Code::Internal, text).because(Reason::Panicked)
 }
 
-/// Ends a call because of the caller's stream. The name of the call is added to the status.
+/// Ends a call because the caller's stream failed. Adds the name of the method to the status.
 #[cold]
 fn abort(stream: &CallStream, method: &MethodName, status: Status) {
     if status.reason() == Some(Reason::Panicked) {
@@ -141,7 +141,7 @@ where
             return Poll::Ready(ended);
         }
         let code = || {
-            // The first item may use up the window. How it is sent depends on whether it is the only one.
+            // Poll for a second item even if the first one uses up the window, because a single item is sent in the reply.
             while this.ended.is_none()
                 && (window.is_open()
                     || this.accepts.is_some()

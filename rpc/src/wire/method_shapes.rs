@@ -3,13 +3,13 @@
 //!
 //! A caller that identifies a method by hash sends a fingerprint of each type. The server compares the fingerprints before
 //! it decodes the arguments. If they differ, the server refuses the call with its own shape, so that the caller can report
-//! the first difference. After the server has assigned a number to the method, calls of the session are no longer compared.
+//! the first difference. After the server has assigned a number to the method, calls in the session are no longer compared.
 
 use super::type_shape::{Fnv, TypeShape};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// Positions of fingerprints. Those of the arguments follow.
+/// Positions of fingerprints. The fingerprints of the arguments follow.
 const RESULT: usize = 0;
 const ERROR: usize = 1;
 const ITEMS: usize = 2;
@@ -113,8 +113,8 @@ impl Traced {
         &self.fingerprints
     }
 
-    /// Returns the position of the first difference from a caller with these fingerprints. Arguments that only one side has
-    /// are not compared.
+    /// Returns the position of the first difference from a caller with these fingerprints. Arguments that exist on only one
+    /// side are not compared.
     pub(crate) fn differs_at(&self, theirs: &[u32]) -> Option<usize> {
         let common = self.fingerprints.len().min(theirs.len());
         let differs = |position: &usize| {

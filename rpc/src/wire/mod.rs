@@ -1,4 +1,4 @@
-//! The bytes exchanged between nodes: frames, metadata, names, hashes and the shapes of types.
+//! Formats of the bytes exchanged between nodes, such as frames, metadata and the shapes of types.
 
 pub(crate) mod frame;
 pub(crate) mod metadata;

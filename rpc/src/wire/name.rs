@@ -95,11 +95,11 @@ pub struct MethodName {
     /// 64-bit FNV-1a hash of the service's name, a zero byte, the method's name, and the payloads that are sent as raw
     /// bytes.
     pub hash: u64,
-    /// True if its calls have no reply.
+    /// True if calls to the method have no reply.
     pub one_way: bool,
-    /// True if running a call twice has the same effect as running it once, so that a balanced channel may repeat it.
+    /// True if running a call twice has the same effect as running it once. A balanced channel may then repeat the call.
     pub idempotent: bool,
-    /// Directions in which its calls stream items.
+    /// Directions in which calls to the method stream items.
     pub streams: Streams,
     /// The shapes of the types that the method sends; `None` if they are not compared.
     pub shapes: Option<&'static MethodShapes>,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::marker::PhantomData;
 
-/// A type that may be [`Bytes`], [`Context`] or [`Status`].
+/// A type that may be one of the types that the macro recognizes by name.
 #[derive(Debug)]
 pub struct Named<T>(PhantomData<fn() -> T>);
 
@@ -123,8 +123,8 @@ impl<K: Borrowed, V, S> Borrowed for HashMap<K, V, S> {}
 impl<K: Borrowed, V> Borrowed for BTreeMap<K, V> {}
 impl<A: Borrowed, B> Borrowed for (A, B) {}
 
-/// Implements [`Borrowed`] for pairs whose second element contains references. A trait cannot express that one of two
-/// elements does, so the first element is a type without references.
+/// Implements [`Borrowed`] for pairs whose second element contains references. A trait bound cannot express that one of the
+/// two elements contains references, so the first element is a type without references.
 macro_rules! second_is_borrowed {
     ($($first:ty)*) => {
         $(impl<B: Borrowed> Borrowed for ($first, B) {})*
@@ -137,19 +137,19 @@ const REFUSED: &str = "an assertion next to the stubs refuses the type";
 
 /// The fallback for [`Named`], implemented for all types. Programs that would call these functions do not compile.
 pub trait NotNamed<T> {
-    /// False, because the type is another one.
+    /// Always false, because the type is not [`Bytes`].
     const IS_BYTES: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type is not [`Context`].
     const IS_CONTEXT: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type is not an optional [`Bytes`].
     const IS_OPTIONAL_BYTES: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type is not a [`Result`].
     const IS_RESULT: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type is not [`Status`].
     const IS_STATUS: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type does not convert to a [`Status`].
     const IS_REPORT: bool = false;
-    /// False, because the type is another one.
+    /// Always false, because the type contains no references.
     const IS_BORROWED: bool = false;
 
     /// Placeholder for [`Named::report`].

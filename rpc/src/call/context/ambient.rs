@@ -121,7 +121,7 @@ pub(crate) fn inherited() -> Inherited {
 }
 
 impl PollerContext {
-    /// Returns the poller on whose thread this code runs. `None` outside of handlers and tasks of
+    /// Returns the poller on whose thread this code runs. Returns `None` outside of handlers and tasks of
     /// [`Node::run_on`](crate::Node::run_on).
     #[must_use]
     pub fn current() -> Option<Self> {
@@ -130,8 +130,8 @@ impl PollerContext {
 }
 
 impl Context {
-    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. `None` outside of both,
-    /// as in a task of [`Node::run_on`](crate::Node::run_on).
+    /// Returns the context of the handler or the [`Context::scope`] that this code runs in. Returns `None` outside of both,
+    /// for example in a task of [`Node::run_on`](crate::Node::run_on).
     #[must_use]
     pub fn current() -> Option<Self> {
         HERE.with(|here| match &**here.scope.borrow() {

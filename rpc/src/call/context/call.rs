@@ -19,8 +19,7 @@ use trunkline_verbs::{Clock, Time};
 
 /// The node that made a call, from [`Context::peer`].
 ///
-/// Two values are equal if their addresses and principals are equal. Reconnecting or restarting the node does not change
-/// them.
+/// Two values are equal if their addresses and principals are equal. Neither changes when the node reconnects or restarts.
 #[derive(Clone)]
 pub struct Peer {
     key: PeerKey,
@@ -99,8 +98,8 @@ impl fmt::Display for Peer {
 
 /// The call served by a handler, with its peer, deadline, metadata and cancellation.
 ///
-/// A method receives it if the trait declares `cx: &Context` as the first argument, which is not sent. Other code that a
-/// handler runs can call [`Context::current`]. Clones may be sent to other threads and may outlive the call.
+/// A method receives it if the trait declares `cx: &Context` as the first argument. This argument is not sent. Other code
+/// that a handler runs can call [`Context::current`]. Clones may be sent to other threads and may outlive the call.
 ///
 /// ```
 /// use std::time::Duration;
@@ -130,8 +129,8 @@ impl fmt::Display for Peer {
 /// # Ok::<(), Status>(())
 /// ```
 ///
-/// Calls made by a handler inherit the deadline and the trace of the handler's own call. A time limit can only shorten the
-/// deadline. [`Context::scope`] provides the context to a future on another executor. Calls made in
+/// Calls made by a handler inherit the deadline and the trace of the handler's own call. A time limit on such a call can
+/// only shorten the deadline. [`Context::scope`] provides the context to a future on another executor. Calls made in
 /// `Context::detached().scope(...)` are independent of the current call.
 #[derive(Clone)]
 pub struct Context(Arc<ContextInner>);
@@ -229,7 +228,7 @@ impl Context {
         self.time_left().map(|left| Instant::now() + left)
     }
 
-    /// Returns the time left until the deadline, which is zero after the deadline. `None` without a deadline.
+    /// Returns the time left until the deadline, or `None` if the call has no deadline. The time is zero after the deadline.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
         self.0.deadline.map(|deadline| deadline.saturating_duration_since(self.0.clock.now()))
@@ -251,7 +250,7 @@ impl Context {
     /// Returns the trace that the call belongs to, from the metadata keys `traceparent` and `tracestate`. `None` if the
     /// metadata contains no trace or a malformed one.
     ///
-    /// Calls made by the handler continue the trace: their requests contain the same two keys, unless the call's options
+    /// Calls made by the handler continue the trace. Their requests contain the same two keys, unless the call's options
     /// contain a `traceparent`. The size of `tracestate` is limited as in [`TraceContext::of`]. If the metadata of such a
     /// call exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes) at the client or the server,
     /// `tracestate` is dropped first, and then `traceparent`.
@@ -262,11 +261,11 @@ impl Context {
 
     /// Sets the metadata for the start of the response, and replaces metadata set earlier.
     ///
-    /// If the handler returns a stream, the metadata reaches the caller with that stream, and metadata set later is dropped.
+    /// If the handler returns a stream, the metadata is sent when the stream is returned, and metadata set later is dropped.
     ///
-    /// Otherwise the metadata reaches the caller with the outcome of the call, whether the handler succeeds, fails or
-    /// panics. The metadata is dropped if the call is one-way or was cancelled. If the total metadata of the response
-    /// exceeds [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails with `ResourceExhausted`.
+    /// Otherwise the metadata is sent with the outcome of the call, whether the handler succeeds, fails or panics. The
+    /// metadata is dropped if the call is one-way or was cancelled. If the total metadata of the response exceeds
+    /// [`NodeBuilder::metadata_bytes`](crate::NodeBuilder::metadata_bytes), the call fails with `ResourceExhausted`.
     pub fn set_initial_metadata(&self, metadata: Metadata) {
         self.0.reply.lock().get_or_insert_default().initial = metadata;
     }
@@ -274,7 +273,7 @@ impl Context {
     /// Sets the metadata for the end of the response, and replaces metadata set earlier. See also
     /// [`Context::set_initial_metadata`].
     ///
-    /// A handler's stream can hold a clone of the context and set the metadata until the stream ends.
+    /// A handler's stream can store a clone of the context, and set the metadata until the stream ends.
     ///
     /// The metadata of a [`Status`](crate::Status) that the handler returns is appended to this metadata.
     pub fn set_trailing_metadata(&self, metadata: Metadata) {
@@ -321,15 +320,15 @@ impl Context {
         Cancelled { context: self, key: None }
     }
 
-    /// Returns true if the node that serves the call drains or shuts down. See [`Context::draining`].
+    /// Returns true if the node that serves the call is draining or shutting down. See [`Context::draining`].
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.drain.as_ref().is_some_and(|drain| drain.has_begun())
     }
 
-    /// Completes when the node that serves the call begins to drain or shut down. A handler that would outlast the grace
-    /// period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as the sender of an endless stream, can then end
-    /// early. Never completes in a detached context or in a forked child.
+    /// Completes when the node that serves the call begins to drain or shut down. A handler that would run longer than the
+    /// grace period ([`NodeBuilder::grace`](crate::NodeBuilder::grace)), such as the sender of an endless stream, can then
+    /// end early. Never completes in a detached context or in a forked child.
     ///
     /// The future may be awaited in handlers on pollers and workers, in tasks and on other runtimes.
     ///
@@ -382,7 +381,7 @@ impl Context {
         self.0.deadline
     }
 
-    /// Returns true if the metadata has a trace, well-formed or not.
+    /// Returns true if the metadata contains a trace, well-formed or not.
     pub(super) fn is_traced(&self) -> bool {
         self.request().is_traced
     }

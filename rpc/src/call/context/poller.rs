@@ -92,7 +92,7 @@ impl PollerContext {
         self.0.poller
     }
 
-    /// Returns true if the node drains or shuts down. See [`PollerContext::draining`].
+    /// Returns true if the node is draining or shutting down. See [`PollerContext::draining`].
     #[must_use]
     pub fn is_draining(&self) -> bool {
         self.0.call.drain().has_begun()

@@ -1,8 +1,8 @@
 //! Restricts calls to sessions whose peer has proved the name that the call's channel expects.
 //!
-//! A node with an identity binds each request to a session whose peer's name was compared. Until then calls wait in `Held`,
-//! because the transport would send them in any session. A node without an identity does not compare names, and fails calls
-//! that expect a name given by the program.
+//! A node with an identity binds each request to a session in which the peer's name was compared. Until there is such a
+//! session, calls wait in `Held`, because the transport would send them in any session. A node without an identity does not
+//! compare names, and fails calls that expect a name given by the program.
 
 use super::super::held::MOST;
 use super::super::statuses::{not_sent, other_name, refused};

@@ -1,8 +1,8 @@
-//! Choice of a server for each call of a balanced channel.
+//! Choice of a server for each call on a balanced channel.
 //!
 //! Each server has a route, which tracks its session. A draining server is left out until it has a new session. A server
 //! that is unreachable despite its session is left out for 400 ms. Then one call probes the server, and each further failure
-//! doubles the time. While another server is ready, a server that reports a service as `NotServing` gets no calls of this
+//! doubles the time. While another server is ready, a server that reports a service as `NotServing` gets no calls to this
 //! service, and a server whose calls fail or lag is left out for a time (`outliers.rs`).
 //!
 //! Calls go to servers with a session. If no server has a session, calls wait for the route of the channel's target, which
@@ -25,11 +25,11 @@ use std::time::Duration;
 use trunkline_transport::{Connect, LogLimit, PeerKey, ServerReport};
 use trunkline_verbs::Time;
 
-/// First pause of a server that is left out, and maximum number of doublings. A refused call counts as in progress for at
-/// least the first pause.
+/// First pause of a server that is left out, and minimum time for which a refused call counts as in progress.
 const PAUSE: Duration = Duration::from_millis(400);
+/// Maximum number of times that the pause doubles.
 const DOUBLINGS: u32 = 4;
-/// A server that has a fault again within this time after a pause is paused for twice as long.
+/// Time after a pause within which another fault of the server causes a pause of twice the length.
 const RELAPSE: Duration = Duration::from_secs(10);
 /// Units of the retry budget per attempt.
 const TOKEN: u32 = 100;
@@ -51,7 +51,7 @@ pub enum Policy {
     PickFirst,
     /// One server after the other, starting with a random server.
     RoundRobin,
-    /// The server with fewer calls of this channel in progress, of two random servers. A refused call still counts as in
+    /// The less loaded of two random servers, by number of this channel's calls in progress. A refused call counts as in
     /// progress for at least 400 ms. So does a call whose hedge had the first outcome, but only one per server at a time.
     #[default]
     PowerOfTwo,
@@ -87,7 +87,7 @@ impl Balance {
     /// call restores `percent` percent of an attempt. The defaults are 1,000 and 20. An attempt uses no budget if the
     /// previous attempt was refused by a draining server, or was not sent because its server was unreachable.
     ///
-    /// A call that fails while the budget is used up is not retried. The last cause of its status names the budget.
+    /// A call that fails while the budget is exhausted is not retried, and the last cause of its status names the budget.
     /// `ServerReport::unretried` counts such calls.
     #[must_use]
     pub fn retry_budget(mut self, calls: u32, percent: u32) -> Self {
@@ -97,8 +97,8 @@ impl Balance {
 
     /// Sets whether the channel watches the health of the services that it calls. The default is `true`.
     ///
-    /// A server that reports `NotServing` for a service gets no calls to that service while another connected server can
-    /// take them. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service,
+    /// A server that reports `NotServing` for a service gets no calls to that service while another connected server is
+    /// available. If all connected servers report `NotServing`, the reports are ignored. Servers without a health service,
     /// and servers that refuse the watch, count as serving.
     ///
     /// The watch begins with the first call to a service. It uses one stream per server and service, shared by all channels
@@ -124,12 +124,12 @@ impl Balance {
         self
     }
 
-    /// Enables hedging for calls of `#[idempotent]` methods. A call that has no outcome after `delay` is also sent to a
-    /// second server that has a session. The first success or handler's error is the outcome, and the other attempt is
-    /// cancelled. Both attempts share the call's deadline. Calls are not hedged by default.
+    /// Enables hedging for calls to `#[idempotent]` methods. A call that has no outcome after `delay` is also sent to a
+    /// second server that has a session. The first success, or error returned by a handler, is the outcome. The other
+    /// attempt is then cancelled. Both attempts share the call's deadline. Calls are not hedged by default.
     ///
     /// A good delay is the 95th percentile of the method's latency, measured without hedging.
-    /// [`Node::report`](crate::Node::report) provides it as `latency.quantile(0.95)` of the method in `called`. About 5 % of
+    /// [`Node::report`](crate::Node::report) provides it as `latency.quantile(0.95)` of the method in `called`. About 5% of
     /// the calls are then hedged. Each hedge uses the [retry budget](Self::retry_budget), so even if servers are slow, at
     /// most `percent` percent of the calls are hedged after a burst of `calls`.
     ///
@@ -222,7 +222,7 @@ struct Pause {
     until: Time,
     /// Sequence number of the session. A later session ends the pause.
     session: u64,
-    /// Number of consecutive pauses before this one.
+    /// Number of pauses in a row before this one.
     row: u32,
     /// Fault of the server; `None` if the server is unreachable.
     fault: Option<Fault>,
@@ -257,7 +257,7 @@ pub(crate) struct Chosen {
     server: Option<Arc<Server>>,
     /// Sequence number of the server's session, if one was up.
     session: Option<u64>,
-    /// Time at which the attempt began; `None` for a stream, whose duration says nothing about its server.
+    /// Time at which the attempt began; `None` for a stream, whose duration does not depend on its server alone.
     begun: Option<Time>,
     /// True if the call probes whether the server has recovered.
     is_probe: bool,
@@ -274,7 +274,7 @@ impl Chosen {
 /// call's thread busy for seconds. The target's route tries all servers.
 const MOST_UNCONNECTED: usize = 16;
 
-/// Servers that a call was sent to.
+/// Servers to which a call was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Tried {
     /// Name of the call's service.
@@ -389,7 +389,7 @@ impl Balanced {
                 self.target.look_again();
             }
         }
-        // If another thread has taken the probe of a server, the next pass leaves out the server.
+        // If another thread has begun the probe of a server, the next iteration leaves out that server.
         for _ in 0..=servers.len() {
             let chosen = self.choose_once(&servers, tried, now)?;
             let Some(server) = chosen else {
@@ -621,10 +621,12 @@ impl Balanced {
         latency.is_some_and(|latency| outliers::lags(latency, used.map(|other| other.record.recent())))
     }
 
-    /// Records that the first attempt at a hedged call was slower than the hedge. The time until now counts as the latency
-    /// of the attempt, because a server whose calls are all hedged would otherwise never count as slow. The attempt also
-    /// counts as a refused call, because the server would otherwise seem idle and get more calls. Only one such attempt
-    /// counts at a time, because slower attempts at healthy servers would otherwise outnumber their calls in progress.
+    /// Records that the first attempt at a hedged call was slower than the hedge.
+    ///
+    /// The time until now counts as the latency of the attempt, because a server whose calls are all hedged would otherwise
+    /// never count as slow. The attempt also counts as a refused call, because the server would otherwise seem idle and get
+    /// more calls. Only one such attempt counts at a time, because at healthy servers such attempts would otherwise
+    /// outnumber the calls in progress.
     pub(crate) fn superseded(&self, chosen: &Chosen, now: Time) {
         self.given_up(chosen);
         if let Some(server) = chosen.server.as_ref().filter(|_| !self.target.routes().is_forked()) {
@@ -916,7 +918,7 @@ impl Refusals {
         self.current += 1;
     }
 
-    /// Adds a refusal unless the current or previous period has one.
+    /// Adds a refusal unless the current or previous period contains one.
     fn add_first(&mut self, now: Time) {
         if self.count(now) == 0 {
             self.current = 1;
@@ -1387,7 +1389,7 @@ mod tests {
         let lost = Status::not_run(Code::Unavailable, "lost").because(Reason::Unreachable);
         let now = Time(1_000_000_000);
         let (_, chosen) = choose(&balanced, now);
-        // As if held by a thread that the child lacks.
+        // Simulates a lock held by a thread that does not exist in the child.
         let _servers = balanced.servers.lock();
         in_forked_child(|| balanced.ended(&chosen, Err(&lost), now));
     }

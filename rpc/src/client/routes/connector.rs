@@ -1,9 +1,9 @@
 //! Connects the routes of a node. Owned and run by the first poller.
 //!
 //! A round begins when a call or a future waits for a route and the pause after the last round is over. The pause is 10 ms
-//! after the first failed round, doubles up to 1.3 s, and is randomly up to a quarter longer. While a call waits through
-//! failed rounds, the pause is at most 750 ms, and each address is requested again as soon as an attempt at it fails, so
-//! that the transport dials it within a second.
+//! after the first failed round and doubles up to 1.3 s. A random time of up to a quarter is added. While a call waits
+//! through failed rounds, the pause is at most 750 ms, and each address is requested again as soon as an attempt at it
+//! fails, so that the transport dials it within a second.
 
 use super::failure::Failure;
 use super::lookups::Lookup;
@@ -20,18 +20,18 @@ use trunkline_machine::mutant;
 use trunkline_transport::{Connect, LogLimit, PeerDown, PeerEvent, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Pause after the first failed round, and maximum number of doublings.
+/// Pause after the first failed round.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Maximum number of times that the pause doubles.
 const DOUBLINGS: u32 = 7;
 /// Longest pause while a call waits through failed rounds.
 const WAITED: Duration = Duration::from_millis(750);
-/// Number of addresses that a round tries in turn. A round for a channel that is not balanced tries no others.
+/// Number of addresses that a round tries in turn. A round for a channel that is not balanced tries no further addresses.
 const IN_TURN: usize = 16;
-/// Minimum time between lookups outside of rounds. Failing calls, and a resolver that constantly reports changes, request
-/// lookups without a pause.
+/// Minimum time between lookups outside of rounds. Without it, failing calls, or a resolver that constantly reports changes,
+/// would cause lookups without a pause.
 const REFRESH: Duration = Duration::from_millis(100);
-/// Time between lookups for a balanced channel whose resolver reports no changes. The time is randomly up to a quarter
-/// longer.
+/// Time between lookups for a balanced channel whose resolver reports no changes. A random time of up to a quarter is added.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Returns a predicate that is true if a node has a session, accepts calls and has proved the expected name. The transport
@@ -64,7 +64,7 @@ struct Sought {
     route: Arc<Route>,
     /// Round in progress.
     round: Option<Round>,
-    /// Number of consecutive failed rounds.
+    /// Number of failed rounds in a row.
     row: u32,
     /// Index of the first address for the next round, if a round tries only some addresses.
     first: usize,
@@ -86,7 +86,7 @@ struct Sought {
 }
 
 impl Sought {
-    /// Returns true if calls of a balanced channel may go to this server while its route has no session.
+    /// Returns true if calls on a balanced channel may go to this server while the channel's route has no session.
     fn may_lead_to(&self, peer: PeerKey) -> bool {
         let addresses = match &self.route.target.source {
             Source::Addresses(all) => &all.addresses,
@@ -105,8 +105,8 @@ impl Sought {
         }
     }
 
-    /// Returns true if a call waits for this node through failed rounds, because an attempt at the node failed in the
-    /// current round, or the last round failed and the node belongs to the target.
+    /// Returns true if a call waits through failed rounds, and either an attempt at this node failed in the current round,
+    /// or the last round failed and the node belongs to the target.
     fn is_waited_at(&self, peer: PeerKey) -> bool {
         self.route.connect() == Connect::Wait
             && match (&self.round, &self.route.target.source) {
@@ -240,9 +240,9 @@ impl Connector {
         ordered
     }
 
-    /// Starts a requested lookup of a route's addresses. A request waits for the end of a round, which begins with a lookup.
-    /// A request also waits for the end of a lookup in progress, because a slow resolver might never return addresses if
-    /// each request replaced the lookup.
+    /// Starts a requested lookup of a route's addresses. A request waits for the end of a round, because a round begins with
+    /// a lookup. A request also waits for the end of a lookup in progress, because a slow resolver might never return
+    /// addresses if each request replaced the lookup.
     fn refresh(&mut self, transport: &Transport, id: RouteId) {
         let Some(sought) = self.sought.get_mut(&id).filter(|_| !self.is_closed) else { return };
         let is_name = matches!(sought.route.target.source, Source::Resolver(..));
@@ -561,8 +561,8 @@ impl Connector {
         self.refresh(transport, id);
     }
 
-    /// Sets the timer of a route to `due` or the time of the next periodic lookup, whichever is earlier. An early step has
-    /// no effect.
+    /// Sets the timer of a route to `due` or the time of the next periodic lookup, whichever is earlier. A step before its
+    /// time has no effect.
     fn set_timer(&mut self, id: RouteId, due: Option<Time>) {
         let Some(sought) = self.sought.get_mut(&id) else {
             self.timers.retain(|(_, of)| *of != id);

@@ -50,8 +50,8 @@ impl Failure {
         }
     }
 
-    /// Creates the failure of a round that tried these addresses. `lookup` contains the error of the lookup and its sources.
-    /// `is_fixed` is true if the addresses never change.
+    /// Creates the failure of a round that tried these addresses. `lookup` contains the texts of the lookup's error and its
+    /// sources. `is_fixed` is true if the addresses never change.
     pub(super) fn new(tried: &[(PeerKey, Unreached)], lookup: &[String], is_fixed: bool) -> Self {
         let mut text = String::new();
         for (address, why) in tried.iter().take(MOST_NAMED) {

@@ -22,7 +22,7 @@ use trunkline_verbs::internal_thread;
 /// Maximum number of lookup threads per node. A resolver occupies a thread for up to [`LOOKUP`], or longer if it blocks. If
 /// there were fewer threads than targets, unresponsive resolvers would delay all other lookups.
 const THREADS: usize = 1024;
-/// Maximum number of errors kept from a chain of sources.
+/// Maximum number of errors kept from an error and its chain of sources.
 const CAUSES: usize = 4;
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Lookup {
     }
 }
 
-/// Returns the usable addresses of a lookup. Filtered on the lookup thread, because millions of addresses would keep a
+/// Returns the usable addresses of a lookup. Runs on the lookup thread, because filtering millions of addresses would keep a
 /// poller busy.
 ///
 /// # Errors

@@ -257,7 +257,7 @@ impl Routes {
     fn get(&self, id: RouteId) -> Option<Arc<Route>> {
         let known = self.known.lock();
         let route = known.routes.get(&id)?;
-        // Done under the lock, so that the poller is notified if the route is removed later.
+        // Set under the lock, so that the poller is notified if the route is removed later.
         route.is_looked_at();
         Some(Arc::clone(route))
     }
@@ -436,8 +436,8 @@ pub(crate) struct Link {
     target: Target,
     usage: Usage,
     expected: ExpectedId,
-    /// Route of the channel. A single address gets a route only when a future waits for it, because calls to an address need
-    /// no route.
+    /// Route of the channel. For a single address it is created only when a future waits for it, because calls to an address
+    /// need no route.
     route: OnceLock<Arc<Route>>,
 }
 
@@ -446,7 +446,7 @@ impl Link {
         Self::with_usage(routes, target, Usage::Sticky)
     }
 
-    /// Creates a link that uses the target's addresses in this way.
+    /// Creates a link to a target, with this use of the target's addresses.
     fn with_usage(routes: &Arc<Routes>, target: Target, usage: Usage) -> Arc<Self> {
         let (routes, expected) = (Arc::clone(routes), routes.expect(&target));
         let target = target.seen_from(routes.udp_port());

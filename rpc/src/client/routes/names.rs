@@ -48,7 +48,7 @@ impl Expectation {
             }
             (PeerIdentity::Proven(proven), Self::Named(name)) => name.matches(proven),
             (PeerIdentity::LocalUser(_), _) => true,
-            // `PeerIdentity` is non-exhaustive: a newer version may add kinds.
+            // `PeerIdentity` is non-exhaustive.
             _ => false,
         };
         if matches || mutant!(names_are_not_compared) {

@@ -3,10 +3,10 @@
 //! The [`Record`] of each server counts the outcomes of calls in the current and the previous period, in relaxed atomics.
 //! The first call that ends after a period triggers a comparison of the servers. So do five failures in a row.
 //!
-//! A server is an outlier only in comparison with more than half of the others, so no server is left out for a fault common
-//! to all. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are compared only
-//! if there are at least two other servers. Otherwise a hostile server that replies at once could make the only other server
-//! look slow.
+//! A server is an outlier only in comparison with more than half of the others, so servers are not left out for a fault that
+//! all of them have. Mean latencies are geometric, because a few slow calls hardly raise a geometric mean. Latencies are
+//! compared only if there are at least two other servers. Otherwise a hostile server that replies at once could make the
+//! only other server look slow.
 
 use crate::status::reason::{Origin, Reason};
 use crate::status::{Code, Status};
@@ -21,14 +21,16 @@ const FEWEST: u64 = 10;
 const FEWEST_OTHERS: usize = 2;
 /// Number of consecutive failures after which a server may be left out before the period ends.
 const IN_A_ROW: u32 = 5;
-/// Share of failed calls, in thousandths, at which a server is left out, and the maximum share at the other servers.
+/// Minimum share of failed calls, in thousandths, at a server that is left out.
 const FAILING: u64 = 500;
+/// Maximum share of failed calls, in thousandths, at the other servers.
 const HEALTHY: u64 = 200;
 /// Maximum share of failed calls at the other servers, for a server with [`IN_A_ROW`] failures. Such series are common if a
 /// fifth of all calls fail.
 const HEALTHY_AT_ONCE: u64 = 50;
-/// Minimum ratio and difference between the latencies of a slow server and the other servers.
+/// Minimum ratio of a slow server's latency to the latency of the other servers.
 const RATIO: u64 = 5;
+/// Minimum difference between these latencies, in nanoseconds.
 const DIFFERENCE_NS: u64 = 1_000_000;
 /// Binary logarithm of the number of steps between two powers of two.
 const STEP_BITS: u32 = 6;
@@ -215,7 +217,7 @@ fn from_steps(steps: u64) -> u64 {
     ((1 << STEP_BITS) + part) << (whole - u64::from(STEP_BITS))
 }
 
-/// Returns true if a call failed through a fault of its server. Other codes indicate a fault of the call, or a lack of room.
+/// Returns true if a call failed because of a fault of its server. Other codes indicate a fault of the call, or overload.
 pub(crate) fn is_fault(status: &Status) -> bool {
     let has_reached = status.origin() != Origin::Local || status.may_have_run();
     has_reached

@@ -57,16 +57,18 @@ pub trait Resolve: fmt::Debug + Send + Sync + 'static {
     /// Looks up the current addresses of the servers, in order of preference.
     fn resolve(&self) -> Resolving<'_>;
 
-    /// Passes the resolver a handle through which it can report changes of the addresses to a new channel. Called on the
-    /// thread that creates the channel. The default implementation drops `watcher`. A balanced channel then looks up the
-    /// addresses about every 30 s, and when a server drains or is lost. If the resolver keeps `watcher`, the channel looks
-    /// up the addresses only when a server drains or is lost, and after each [`AddressWatcher::notify`].
+    /// Passes the resolver a handle with which it can notify a new channel of address changes. Called on the thread that
+    /// creates the channel.
+    ///
+    /// The default implementation drops `watcher`. A balanced channel then looks up the addresses about every 30 s, and when
+    /// a server drains or is lost. If the resolver keeps `watcher`, the channel looks up the addresses only when a server
+    /// drains or is lost, and after each [`AddressWatcher::notify`].
     fn watch(&self, watcher: AddressWatcher) {
         drop(watcher);
     }
 
-    /// Returns the server's name for statuses and logs. The name is read once, and truncated to 256 bytes. The default is
-    /// the name of the resolver's type.
+    /// Returns the name of the target in statuses and logs. The name is read once, and truncated to 256 bytes. The default
+    /// is the name of the resolver's type.
     fn name(&self) -> String {
         let name = std::any::type_name::<Self>();
         let path = name.split('<').next().unwrap_or(name);
@@ -142,7 +144,7 @@ impl AddressWatcher {
         Self(link)
     }
 
-    /// Requests another call of [`Resolve::resolve`] on a lookup thread. Never blocks, and may be called on any thread, as
+    /// Requests another call to [`Resolve::resolve`] on a lookup thread. Never blocks, and may be called on any thread, as
     /// often as the addresses change.
     ///
     /// Lookups requested through one channel's watcher start at least 100 ms apart. Each lookup reports all changes before
@@ -260,7 +262,7 @@ mod tests {
             return;
         }
         let (routes, servers) = (opened(), ServerList::new("servers", [] as [PeerKey; 0]));
-        // As if held by a thread that the child lacks.
+        // Simulates a lock held by a thread that does not exist in the child.
         let _list = servers.0.list.lock();
         in_forked_child(|| drop(Link::new(&routes, Target::resolver(servers.clone()))));
     }

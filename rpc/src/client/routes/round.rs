@@ -6,7 +6,7 @@
 //! | the addresses are tried, in order | the first session, or the end of every attempt |
 //!
 //! The next address is tried when an attempt fails, or has no outcome after [`PATIENCE`], because an attempt at a host that
-//! does not answer takes seconds. A round tries some addresses in turn, and then all others at once, so that many silent
+//! does not answer takes seconds. A round tries some addresses in turn, and then all others together, so that many silent
 //! addresses do not delay a live one. A session that comes up after the end of the round stays up, and can serve the route
 //! later.
 
@@ -23,8 +23,8 @@ use trunkline_verbs::Time;
 pub(super) const LOOKUP: Duration = Duration::from_secs(10);
 /// Time without an outcome after which the next address is tried.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum duration of the attempts after the last one has begun. The transport ends its attempts after some seconds, unless
-/// the device is absent.
+/// Maximum time for which attempts continue after the last one has begun. The transport ends attempts after some seconds,
+/// unless the device is absent.
 const ATTEMPT: Duration = Duration::from_secs(15);
 
 /// One round of attempts.
@@ -35,7 +35,7 @@ pub(super) struct Round {
     is_looking_up: bool,
     /// Addresses not tried yet.
     left: VecDeque<PeerKey>,
-    /// Number of addresses still to be tried in turn. The others are then tried at once.
+    /// Number of addresses still to be tried in turn. All others are then tried together.
     in_turn: usize,
     /// Attempts in progress.
     open: Vec<PeerKey>,
@@ -117,7 +117,7 @@ impl Round {
         self.open.contains(&peer)
     }
 
-    /// Returns the addresses that failed, and the error of the lookup.
+    /// Returns the addresses that failed, with their causes, and the error of the lookup.
     pub(super) fn what_failed(&self) -> (&[(PeerKey, Unreached)], &[String]) {
         (&self.tried, &self.lookup)
     }

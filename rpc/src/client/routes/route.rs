@@ -212,7 +212,7 @@ impl Route {
         state.is_lost |= !matches!(state.phase, Phase::Up(_));
     }
 
-    /// Keeps the server connected, by rounds that are repeated until a session is up. Returns true for the first call.
+    /// Keeps the server connected, by repeating rounds until a session is up. Returns true for the first call.
     pub(super) fn keep(&self) -> bool {
         !mem::replace(&mut self.state.lock().is_kept, true)
     }
@@ -284,8 +284,8 @@ impl Route {
         state.patient = state.patient.saturating_sub(usize::from(connect == Connect::Wait));
     }
 
-    /// Polls the route for a future, whose state is kept in `since`. If the target may have several addresses, the future
-    /// also waits during a pause, and for up to [`LONGEST_PAUSE`] until a round tries at least one address.
+    /// Polls the route for a future, whose state is stored in `since`. If the target may have several addresses, the future
+    /// also waits during a pause, and waits for up to [`LONGEST_PAUSE`] until a round tries at least one address.
     pub(super) fn wait(
         &self,
         since: &mut Option<WaitingFuture>,

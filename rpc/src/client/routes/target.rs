@@ -14,7 +14,7 @@ use trunkline_transport::PeerKey;
 use trunkline_transport::identity::{InvalidName, Name};
 use trunkline_verbs::VerbsError;
 
-/// The target of a [`Channel`](crate::Channel): an address, several addresses, a name or a resolver.
+/// The target of a [`Channel`](crate::Channel), which is an address, several addresses, a name or a resolver.
 ///
 /// A server is specified by its IP address or host name, its port, and the UDP port of its software device if that differs
 /// from this node's. Examples are `10.0.0.1:7000`, `[fd00::1]:7000/4792` and `shop.example:7000/4792`. A server with an RDMA

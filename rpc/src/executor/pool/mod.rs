@@ -1,4 +1,4 @@
-//! The worker pool of a node. It runs `#[offload]` and `#[blocking]` methods, because these must not occupy a poller.
+//! The worker pool of a node. It runs `#[offload]` and `#[blocking]` methods, which must not occupy a poller.
 //!
 //! ```text
 //!   poller                            pool                                     worker (a machine)
@@ -11,7 +11,7 @@
 //! until a worker begins it. Any worker may poll an offloaded future, which releases the worker between polls. A blocking
 //! future stays on its worker until it ends, even if its caller has gone.
 //!
-//! Methods without these attributes never use this module. Only code of the program blocks.
+//! Methods without these attributes do not use this module. Only code of the program blocks.
 
 mod shared;
 mod threads;

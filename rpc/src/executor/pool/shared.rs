@@ -310,7 +310,6 @@ impl SharedPool {
         &self.runtime_guard
     }
 
-    /// Returns the node's lifecycle.
     pub(super) fn lifecycle(&self) -> &Lifecycle {
         &self.lifecycle
     }
@@ -399,8 +398,8 @@ impl SharedPool {
         wake(waker);
     }
 
-    /// Returns a worker's next task. The worker does not check the timers during the task. If timers are set, this wakes an
-    /// idle worker to check them, because a worker may have gone to sleep before a timer was set.
+    /// Returns a worker's next task. The worker does not check the timers during the task. If timers are set, an idle worker
+    /// is woken to check them, because it may have gone to sleep before they were set.
     pub(super) fn next(&self, worker: usize, now: Time) -> Next {
         let next = self.take(worker, now);
         if matches!(next, Next::Begin(_) | Next::Resume(_)) && self.timers().next().is_some() {
@@ -455,7 +454,6 @@ impl SharedPool {
         self.state.lock().workers.get(worker)?.runs
     }
 
-    /// Records that a worker has ended.
     pub(super) fn worker_ended(&self) {
         if self.live.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
@@ -525,7 +523,7 @@ impl PoolState {
         }
     }
 
-    /// Removes a queued job from the count for its peer. Drops the count if the peer has no more jobs.
+    /// Removes a queued job from the count for its peer. Removes the count if the peer has no more jobs.
     fn leaves_queue(&mut self, peer: PeerKey) {
         self.share.put_back(peer, 1);
         if self.share.used_by(peer) == 0 {

@@ -1,4 +1,4 @@
-//! The poller's half of a job. Generated code submits the job with a handle, and a future resolves to the job's outcome.
+//! The poller's half of a job. Generated code submits the job through a [`Pool`], and gets a [`Ticket`] for its outcome.
 
 use super::shared::{Job, JobNumber, Offloaded, SharedPool};
 use super::work::{Blocking, Handler};
@@ -72,8 +72,8 @@ fn no_pool() -> Status {
 
 /// A future that resolves to the output of a job's handler, or to the status of a refused job.
 ///
-/// Dropping it removes the job from the queue. If the job has begun, an offloaded job is dropped at its next poll, and a
-/// blocking job continues.
+/// Dropping the ticket removes the job from the queue. If the job has begun, an offloaded job is dropped at its next poll,
+/// and a blocking job continues.
 #[must_use = "dropping it cancels the job"]
 pub struct Ticket<T>(TicketState<T>);
 

@@ -1,4 +1,4 @@
-//! A worker, which is a machine that begins jobs, polls them, and fires the pool's timers.
+//! A worker, which begins jobs, polls them, and fires the pool's timers.
 
 use super::shared::{Job, Next, Offloaded, Polled, SharedPool};
 use super::work::{Work, drop_quietly};

@@ -1,4 +1,4 @@
-//! Callers that break the rules: refused requests, reused call numbers, violations of the stream protocol, and windows.
+//! Callers that violate the protocol with invalid requests, reused call numbers and stream frames, and windows of streams.
 
 use super::service::{ECHO, FEED, GATHER, HANG, METHODS, TALK};
 use super::{Frame, Peer, World, frame};
@@ -228,7 +228,7 @@ fn unserved_requests_are_refused_and_counted() {
     let mut caller =
         Caller::with(|builder| builder.handler_limit(one).serve(own(Arc::default())), |options| options);
     let bytes = |header: RequestHeader| frame(&Header::Request(header), &[], b"body");
-    // An extension behind METHOD, which has 28 bytes.
+    // An extension after METHOD, which has 28 bytes.
     let extended = |one_way, flags| {
         let mut frame = bytes(RequestHeader { one_way, ..request(ECHO, 1) });
         frame.bytes.splice(44..44, [200, flags, 1, 0, 7]);
@@ -478,7 +478,7 @@ fn writers_stop_at_their_window() {
         assert_eq!(caller.items(), next, "after {window:?}");
         caller.cancel(call);
     }
-    // A held peer does not READ items. The handler produces one batch more than the queue can hold.
+    // A held peer does not fetch items. The handler produces one batch more than the queue can hold.
     caller.request(request(&COUNTED, 5), &[]);
     assert_eq!(caller.items(), 1);
     caller.part(5, StreamPart::Window { bytes: 4 << 20, items: 4000 }, &[]);

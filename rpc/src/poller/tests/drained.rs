@@ -58,7 +58,7 @@ fn only_calls_to_drained_poller_have_not_run() {
 #[test]
 fn one_way_call_to_drained_server_may_have_run() {
     let mut server = Server::new();
-    // A request that has not been READ is not delivered.
+    // A request that has not been fetched is not delivered.
     server.peer.lines[0].transport.borrow_mut().screen_announced();
     let mut call = server.call(&METHODS[5], CallOptions::new(), vec![0; EAGER_BYTES * 2].into());
     server.world.run();

@@ -1,5 +1,4 @@
-//! Pollers whose peers behave in ways in which nodes never behave. A test steps every machine in one thread and in virtual
-//! time.
+//! Tests of pollers with peers that behave as no node does. A test steps every machine in one thread and in virtual time.
 //!
 //! The node under test is complete. A [`Peer`] is a transport that a test controls. It sends arbitrary frames, and exposes
 //! the frames that it has received.
@@ -41,7 +40,7 @@ pub(crate) struct World {
     clock: Arc<VirtualClock>,
     hub: Arc<Hub>,
     stepped: Arc<Stepped>,
-    /// All machines. Those of peers have a state.
+    /// All machines. The machines of peers have a state.
     tasks: Vec<(Task, Option<Line>)>,
     hosts: u8,
 }
@@ -193,7 +192,7 @@ struct Line {
 
 #[derive(Default)]
 struct Arrived {
-    /// True if the poller gets no turns, so that it does not take frames, grant credit or READ.
+    /// True if the poller gets no turns, so that it does not take frames, grant credit or fetch large messages.
     is_held: bool,
     frames: VecDeque<(Origin, Message)>,
     events: Vec<(PeerKey, PeerEvent)>,

@@ -1,4 +1,4 @@
-//! A peer that does not receive. It neither grants credit nor READs large replies.
+//! A peer that does not receive. It neither grants credit nor fetches large replies.
 
 use super::service::{ECHO, GATHER, HANG, METHODS, TALK};
 use super::{Peer, World};
@@ -82,7 +82,7 @@ fn replied(peer: &Peer) -> Vec<(u64, Option<(Reason, bool)>)> {
 fn large_replies_wait_in_order_within_limit() {
     let mut world = World::new();
     let queued = Limit { per_peer: 256 << 10, in_all: 2 << 20 };
-    // The peer READs one reply at a time.
+    // The peer fetches one reply at a time.
     let large = Limit { per_peer: 1, in_all: 8 };
     let node = world.node(|builder| {
         builder.serve(sizes()).max_message_bytes(128 << 10).queued_bytes(queued).large_messages(large)
@@ -108,7 +108,7 @@ fn large_replies_wait_in_order_within_limit() {
     let waiting = |world: &World| (world.ledger(&node).driver.handlers, used(world, &node, WAITING));
     assert_eq!(waiting(&world), (2, charges[4] + charges[5]));
 
-    // The peer READs one reply, so that there is room for the next reply.
+    // The peer fetches one reply, so that there is room for the next reply.
     peer.hold(false);
     world.until("a large reply", || (peer.lines[0].arrived.borrow().frames.len() == 3).then_some(()));
     peer.hold(true);

@@ -1,4 +1,4 @@
-//! Servers of a balanced channel that fail or are slow: which are left out, for how long, and which stay.
+//! A balanced channel with servers that fail or are slow, and are left out for a time.
 
 use super::addresses::{options, silent};
 use super::servers::HEDGED;

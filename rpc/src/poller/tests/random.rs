@@ -234,7 +234,7 @@ impl Run {
             }
         }
         bytes.resize(bytes.len().max(4), 0);
-        // The transport does not accept frames of its own kinds from a driver.
+        // The transport reserves some kinds of frames, which it does not accept from a driver.
         if bytes[0] < 0x10 {
             bytes[0] |= 0x10;
         }

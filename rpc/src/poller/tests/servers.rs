@@ -1,4 +1,4 @@
-//! Servers of a balanced channel: which stay connected, which delay others, and which get hedged calls.
+//! Sessions of a balanced channel with its servers, delays caused by dead servers, and hedged calls.
 
 use super::addresses::{Rig, options, silent};
 use super::service::{ECHO, FEED, METHODS};

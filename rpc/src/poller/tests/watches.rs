@@ -1,4 +1,4 @@
-//! Health reported by servers of a balanced channel: which servers get calls, and how often a server is queried.
+//! Health reported by the servers of a balanced channel, which determines the servers that get calls.
 
 use super::addresses::{Rig, options};
 use super::service::ECHO;

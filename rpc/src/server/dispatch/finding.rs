@@ -10,8 +10,8 @@ use trunkline_machine::mutant;
 impl Dispatch {
     /// Returns the requested method if its kind (unary, one-way or streaming) matches the request's.
     ///
-    /// Otherwise, the handler of a one-way call to a unary method would outlive its session, and a unary call to a one-way
-    /// method would treat the end of the handler as success.
+    /// Without this check, the handler of a one-way call to a unary method would outlive its session, and a unary call to a
+    /// one-way method would treat the end of the handler as success.
     pub(super) fn find(&self, header: &RequestHeader) -> Result<u32, Status> {
         let RequestHeader { method_ref, one_way, opens, .. } = *header;
         let is_asked = |streams: Streams| match method_ref {
@@ -36,8 +36,8 @@ impl Dispatch {
             .ok_or_else(|| self.not_found(method_ref, table))
     }
 
-    /// Compares the shapes of a method's types with the caller's shapes if both sides have the same schema version. For
-    /// different versions, the author is responsible. A refusal does not contain the method's number.
+    /// Compares the shapes of a method's types with the caller's shapes if both sides have the same schema version. The
+    /// author of the service ensures that different versions are compatible. A refusal does not contain the method's number.
     pub(super) fn compare(&self, header: &RequestHeader, table: u32, message: &[u8]) -> Result<u32, Status> {
         let MethodRef::Method(method) = header.method_ref else { return Ok(table) };
         let compared = if mutant!(shapes_of_another_method_are_compared) { 0 } else { table };

@@ -180,7 +180,7 @@ impl Dispatch {
         self.refuse_call(transport, caller, status);
     }
 
-    /// Refuses a request to a method that this node does not serve, at all or for now.
+    /// Refuses a request whose method was not found, or which arrived while the node drains.
     pub(super) fn refuse_unfound(
         &mut self,
         transport: &mut Transport,

@@ -123,7 +123,7 @@ impl Dispatch {
         let (key, streams) = (Key::new(from, header.call), streams.unwrap_or_default());
         let table = found.as_ref().map_or_else(|_| self.refused_method(method_ref), |table| *table);
         let caller = Caller { key, deadline, one_way, metadata, table, streams, number, overtakes: false };
-        // Omitted while draining: the node waits for its outgoing frames, and its sessions are about to end.
+        // Omitted while the node drains, because it waits for its outgoing frames, and its sessions are about to end.
         if let Some(number) = number.filter(|_| caller.one_way && !self.inbox.lifecycle().is_draining()) {
             self.report(transport, caller.key, number);
         }

@@ -1,4 +1,4 @@
-//! Streams of running calls. Charges streams to their peer, and passes frames from the caller to them.
+//! Streams of running calls. Charges streams to their peers, and passes the callers' frames to the streams.
 
 use super::Dispatch;
 use crate::executor::TaskId;
@@ -55,7 +55,7 @@ impl Dispatch {
         let address =
             Address { peer, destination: Destination::Poller(poller), session: Some(session), call };
         let charged = first_charge(caller.streams);
-        // The reply also has the metadata of start and end.
+        // The reply also contains the metadata for the start and the end of the response.
         let others = 2 * self.most_metadata + HEADERS_BYTES;
         let most = transport.max_message_to(peer).saturating_sub(others).min(MOST_IN_REPLY);
         self.current.set_most_in_reply(most);

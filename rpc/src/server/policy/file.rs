@@ -1,5 +1,5 @@
-//! A node's policy, read from a file. Pollers only access the parsed policy. Another thread calls [`PolicyFile::reload`], so
-//! that pollers do not wait for the disk. If the file is invalid, the earlier policy stays in force.
+//! A node's policy, read from a file. [`PolicyFile::reload`] is called on a thread other than the pollers' threads, so that
+//! pollers do not wait for the disk. If the file is invalid, the earlier policy stays in force.
 
 use super::{AccessPolicy, MAX_BYTES, PolicyDecision, PolicyError, PolicyPeer};
 use crate::call::context::Peer;
@@ -15,7 +15,7 @@ use trunkline_transport::printable;
 #[cfg(feature = "identity")]
 use trunkline_transport::{PeerIdentity, identity::Name};
 
-/// Error when a policy is read from a file.
+/// Error of reading a policy from a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyFileError {
@@ -54,7 +54,7 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Opens a regular file for reading, up to one byte more than [`MAX_BYTES`].
+/// Opens a regular file for reading. At most one byte more than [`MAX_BYTES`] can be read.
 pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
     // Opening a FIFO would block.
     if !path.metadata()?.is_file() {
@@ -63,7 +63,7 @@ pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
     Ok(File::open(path)?.take(MAX_BYTES as u64 + 1))
 }
 
-/// Version of a file, identified by its device, inode, size, and times of last modification and status change.
+/// Version of a file, identified by device, inode, size, modification time and status change time.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Stamp([u64; 3], [i64; 4]);
 
@@ -80,7 +80,7 @@ impl Stamp {
 
 /// A node's policy, read from a file. Clones share the policy.
 ///
-/// Replace the file with `rename`, because half of a file that is written in place can be a valid policy.
+/// Replace the file with `rename`, because a partially written file can be a valid policy.
 #[derive(Debug, Clone)]
 pub struct PolicyFile(Arc<Loaded>);
 
@@ -105,8 +105,8 @@ impl PolicyFile {
         Ok(Self(Arc::new(Loaded { path, policy, seen })))
     }
 
-    /// Reads the file again if it has changed. Returns true if a new policy is now in force. Otherwise the earlier policy
-    /// stays in force, and the cause is logged once per change. This blocks, so pollers must not call it.
+    /// Reads the file again if it has changed. Returns true if a new policy is now in force. If the file is invalid, the
+    /// earlier policy stays in force, and the cause is logged once per change. Blocks, so pollers must not call it.
     pub fn reload(&self) -> bool {
         let Loaded { path, policy, seen } = &*self.0;
         let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);

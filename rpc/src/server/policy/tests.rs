@@ -21,7 +21,7 @@ peers = ["local"]
 calls = ["*"]
 "#;
 
-/// Returns the line of the deciding rule: negative for a denial, and 0 if there is none.
+/// Returns the line of the deciding rule, negated for a denial, or 0 if there is no such rule.
 fn line(decision: &PolicyDecision<'_>) -> isize {
     match *decision {
         PolicyDecision::Allowed(rule) => rule.line.cast_signed(),

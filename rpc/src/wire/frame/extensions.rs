@@ -45,8 +45,8 @@ pub(crate) struct Method {
     pub(crate) schema: Schema,
     /// Directions in which the call streams items.
     pub(crate) streams: Streams,
-    /// Shapes of the method's types in an outgoing request. [`Header::shapes`](super::Header::shapes) returns those of a
-    /// received request.
+    /// Shapes of the method's types, in an outgoing request. [`Header::shapes`](super::Header::shapes) returns the
+    /// fingerprints in a received request.
     pub(crate) shapes: Option<&'static MethodShapes>,
 }
 
@@ -91,7 +91,7 @@ impl Method {
             4 => Streams::Both,
             _ => Streams::Neither,
         };
-        // The parser of the header also compares the kind with the frame's.
+        // The parser of the header also compares the kind with the kind of the frame.
         if kind != kind_of(one_way, streams) {
             return Err(FrameError::MethodKind(kind));
         }

@@ -55,7 +55,7 @@ pub(crate) enum Header {
     Reply {
         /// The caller's number for the call.
         call: u64,
-        /// 0 for success, otherwise a status code. The encoded part is then the status message.
+        /// 0 for success. Any other value is a status code, and the encoded part then contains the texts of the status.
         code: u8,
         /// The side that replied.
         by: RepliedBy,
@@ -70,7 +70,7 @@ pub(crate) enum Header {
         call: u64,
         number: Number,
     },
-    /// The caller no longer waits.
+    /// The caller no longer waits for the call.
     Cancel {
         /// The caller's number for the call.
         call: u64,
@@ -100,7 +100,7 @@ pub(crate) struct RequestHeader {
 pub(crate) enum MethodRef {
     /// Number assigned by the server in this session.
     Number(u16),
-    /// Hash.
+    /// Hashes of the names, with the schema.
     Method(Method),
 }
 
@@ -604,7 +604,7 @@ mod tests {
         {
             let ([kind, flags, low, high], contents) = trunkline_testkit::message_in(&frame);
             let received = MessageHeader { kind, flags, word: u16::from_le_bytes([low, high]) };
-            // The example of a large message omits the part that is READ.
+            // The example of a large message omits the part that is fetched by RDMA READ.
             let missing = if frame[1] & 2 == 0 { 0 } else { 20 };
             let contents = [contents, &vec![0; missing]].concat();
             let (header, encoded) =

@@ -1,4 +1,4 @@
-//! Frames of the RPC protocol: headers, extensions, encoded parts, and functions that send them.
+//! Parsing, emitting and sending the frames of the RPC protocol.
 
 mod encoded;
 mod extensions;
@@ -14,7 +14,7 @@ pub(crate) use outgoing::{Joined, NOBODY, UNSET, join, send, without_call};
 pub(crate) use status_body::HANDLER_ERROR;
 pub(crate) use streams::{DATA, DATA_BYTES, StreamHeader, StreamPart};
 
-/// The error when a frame cannot be parsed.
+/// The error of parsing a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FrameError {
@@ -27,7 +27,7 @@ pub(crate) enum FrameError {
     /// Flags are set that the frame's kind does not define.
     #[error("the flags {0:#04x} are unknown")]
     Flags(u8),
-    /// The extensions or the encoded part would exceed the message.
+    /// The extensions or the encoded part extend beyond the end of the message.
     #[error("the extensions or the encoded part do not fit the message")]
     Length,
     /// There are too many extensions, they are too long, their lengths do not match the message, or two have the same type.
@@ -44,7 +44,7 @@ pub(crate) enum FrameError {
     MethodKind(u8),
 }
 
-/// Returns bytes of a header whose length has been checked.
+/// Returns the bytes at offset `at` of a header whose length has been checked.
 #[inline]
 fn array<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];

@@ -32,7 +32,7 @@ pub(crate) struct Joined {
 }
 
 impl Joined {
-    /// Returns the message to be sent alone.
+    /// Returns the message for sending without bundling.
     pub(crate) fn outgoing(&self, connect: Connect, body: Body, leaves: Leaves) -> Outgoing<'static> {
         let Self { peer, destination, session, ordered, token, report, deadline } = *self;
         Outgoing {
@@ -148,9 +148,9 @@ fn send_long<'a>(
     transport.send(out)
 }
 
-/// Returns the size of the metadata that is sent with the announcement of a large message, behind `before` bytes. It is the
+/// Returns the size of the metadata that is sent with the announcement of a large message, after `before` bytes. It is the
 /// size of all metadata, or 0 if the metadata does not fit. With the metadata, the receiver can decide about a request
-/// before it READs the arguments.
+/// before it fetches the arguments.
 fn announced_metadata(header: &Header, before: usize) -> usize {
     Some(header.metadata_bytes())
         .filter(|metadata| before.saturating_add(*metadata) <= ANNOUNCED)

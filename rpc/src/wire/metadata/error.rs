@@ -1,4 +1,4 @@
-//! Errors of metadata. They contain the key and the rule, but never the value.
+//! Metadata errors. They contain the key, but never the value.
 
 /// The reason why an entry is not valid metadata.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -29,10 +29,10 @@ const RESERVED: [&str; 2] = ["grpc-", "trunkline-"];
 
 /// The metadata of a call, which consists of keys and values in addition to the arguments or the result.
 ///
-/// The rules are those of gRPC. A key consists of lower-case ASCII letters, digits, `-`, `_` and `.`. Values are printable
-/// ASCII, or any bytes if the key ends in `-bin`. A key may have several values, which keep their order. Keys that begin
-/// with `grpc-` or `trunkline-` can be read but not set. Text from a gRPC client or server may also contain tabs and the
-/// bytes 0x80 to 0xff.
+/// The rules are the same as in gRPC. A key consists of lower-case ASCII letters, digits, `-`, `_` and `.`. Values are
+/// printable ASCII, or any bytes if the key ends in `-bin`. A key may have several values, which keep their order. Keys that
+/// begin with `grpc-` or `trunkline-` can be read but not set. Text from a gRPC client or server may also contain tabs and
+/// the bytes 0x80 to 0xff.
 ///
 /// Like arguments, metadata is encrypted only in encrypted sessions. The `Debug` output contains the keys and the sizes of
 /// the values, but never the values.
@@ -84,7 +84,7 @@ impl Metadata {
         self.block.len()
     }
 
-    /// Sets the value of a key, and removes its earlier values.
+    /// Sets the value of a key and removes the key's earlier values.
     ///
     /// # Errors
     /// Returns an error if the key or the value breaks a rule, or if the key is reserved. The metadata is then unchanged.
@@ -94,7 +94,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Sets the value of a key that ends in `-bin`, and removes its earlier values.
+    /// Sets the value of a key that ends in `-bin`, and removes the key's earlier values.
     ///
     /// # Errors
     /// Returns an error in the same cases as [`Metadata::insert`].
@@ -156,7 +156,7 @@ impl Metadata {
     /// UTF-8.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        // Later values must not replace the first one, because the path is the first `grpc-path`.
+        // If the first value is not UTF-8, a later one must not replace it, because the path is the first `grpc-path`.
         self.values(key, false).next().and_then(|value| std::str::from_utf8(value).ok())
     }
 

@@ -64,13 +64,12 @@ impl ReplyMetadata {
         MetadataBytes { initial, trailing }
     }
 
-    /// Parses the metadata of a reply. It ends at the encoded part.
+    /// Parses the metadata of a reply, which ends at offset `encoded`.
     pub(crate) fn parse(bytes: MetadataBytes, message: &[u8], encoded: usize) -> Result<Self, MetadataError> {
         let [initial, trailing] = bytes.before(encoded).map(|range| message.get(range).unwrap_or_default());
         Ok(Self { initial: Metadata::parse(initial)?, trailing: Metadata::parse(trailing)? })
     }
 
-    /// Returns the size on the wire, in bytes.
     pub(crate) fn size(&self) -> usize {
         self.initial.size() + self.trailing.size()
     }
@@ -79,9 +78,9 @@ impl ReplyMetadata {
 /// Storage for the metadata of a call's response. Pass it to
 /// [`CallOptions::response_metadata`](crate::CallOptions::response_metadata), and read it after the call has ended.
 ///
-/// The storage is emptied when a call with such options starts, and filled when the call has ended, whether the call
-/// succeeded or failed. If the call returns a stream, the storage gets the metadata for the start together with the stream,
-/// and the metadata for the end when the stream has ended. Clones share the storage. Concurrent calls need separate storage.
+/// The storage is cleared when a call with these options starts, and filled when the call has ended, whether the call
+/// succeeded or failed. If the call returns a stream, the initial metadata is stored when the stream is returned, and the
+/// trailing metadata when the stream has ended. Clones share the storage. Concurrent calls need separate storage.
 ///
 /// ```no_run
 /// # use trunkline::{CallOptions, ResponseMetadata, Status};
@@ -125,7 +124,7 @@ impl ResponseMetadata {
     }
 }
 
-/// Clones of the same storage are equal.
+/// Two values are equal if they share the storage.
 impl PartialEq for ResponseMetadata {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)

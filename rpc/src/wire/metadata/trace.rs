@@ -3,7 +3,7 @@
 //! The metadata keys `traceparent` and `tracestate` contain the trace. Parsing accepts later versions of the format, and
 //! output has version 0. This module does not create identifiers.
 //!
-//! A peer chooses the trace, and a handler's nested calls inherit it. In these calls, it is therefore limited to
+//! A peer chooses the trace, and a handler's nested calls inherit it. In nested calls, the trace is therefore limited to
 //! [`MOST_TRACE_BYTES`], and is dropped before all other metadata.
 
 use super::{Metadata, PREFIX};
@@ -174,8 +174,8 @@ impl Metadata {
         self.get(PARENT).is_some()
     }
 
-    /// Drops the `tracestate` if the metadata exceeds this size, and then the `traceparent` if it still does. A peer may
-    /// have chosen them.
+    /// Drops the `tracestate` if the metadata exceeds `most` bytes, and then the `traceparent` if the metadata is still too
+    /// large. A peer may have chosen both.
     pub(crate) fn drop_trace_beyond(&mut self, most: usize) {
         for key in [STATE, PARENT] {
             if self.size() > most {
