@@ -1,4 +1,4 @@
-//! The handler, and the tasks that call it. Their cost is not attributed to any layer.
+//! Handlers, and the tasks that call them. Their cost is not attributed to a layer.
 
 use super::echo::{Echo, EchoClient, EchoLocal, Feed, FeedLocal};
 use crate::side::Shape;
@@ -25,10 +25,10 @@ impl Echo for Mirror {
     }
 }
 
-/// The handler for streams.
+/// Handler for streams.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Counts the items read.
+    /// Number of items read.
     pub(crate) items: Arc<Calls>,
 }
 
@@ -43,7 +43,7 @@ impl Feed for Source {
     }
 }
 
-/// An endless stream of payloads, each wrapped by a function.
+/// An endless stream of payloads. The function converts each payload to an item.
 struct Payloads<T>(fn(Bytes) -> T);
 
 impl<T> Stream for Payloads<T> {
@@ -54,7 +54,7 @@ impl<T> Stream for Payloads<T> {
     }
 }
 
-/// Counts the items of a stream. The stream ends only on a failure.
+/// Counts the items of a stream. Returns only if the stream fails.
 async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     while let Ok(Some(item)) = items.message().await {
         if item[..] != *Shape::Plain.payload() {
@@ -65,7 +65,7 @@ async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     calls.failed.store(true, Ordering::Relaxed);
 }
 
-/// Progress of the tasks.
+/// Progress of the calling tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     done: AtomicU64,
@@ -73,22 +73,23 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Returns the number of calls that have returned their payload, or of stream items that have been read.
+    /// Returns the number of calls that returned their payload, or of stream items that were read.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a call has failed or has returned a different payload.
+    /// Returns true if a call failed or returned a different payload.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Starts `tasks` tasks, distributed over the node's pollers. Each makes one call after another, or opens an endless stream.
+/// Starts `tasks` tasks, distributed over the node's pollers. Each makes one call after another, or opens an endless
+/// stream.
 pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for (_, poller) in (0..tasks).zip((0..shape.pollers()).cycle()) {
         let (calls, poller) = (Arc::clone(calls), PollerIndex(poller));
-        // The task continues after its handle is dropped.
+        // A task continues after its handle is dropped.
         match shape {
             Shape::ServerStream | Shape::ClientStream => {
                 drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
@@ -98,14 +99,14 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
     }
 }
 
-/// Callers outside pollers.
+/// Callers that run outside pollers.
 #[derive(Default)]
 pub(crate) struct Outside(Vec<OutsideCaller>);
 
 struct OutsideCaller {
     calls: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
-    /// Sets `woken`.
+    /// Waker that sets `woken`.
     waker: Waker,
 }
 
@@ -186,7 +187,7 @@ async fn repeat(context: PollerContext, shape: Shape, server: SocketAddr, calls:
 async fn stream(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
     if let Ok(client) = FeedLocal::connect(&context, server) {
         if shape == Shape::ClientStream {
-            // The call returns only on a failure.
+            // The call returns only if it fails.
             let _ended = client.upload(Payloads(|payload| payload)).await;
         } else if let Ok(items) = client.watch().await {
             read(items, &calls).await;
