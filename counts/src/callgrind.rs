@@ -31,7 +31,6 @@ pub(crate) struct Profile {
 impl Profile {
     /// Parses a profile.
     ///
-    ///
     /// # Errors
     /// Returns an error with the first line that does not conform to the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {

@@ -227,7 +227,6 @@ pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
 /// Queries the nodes in the default runtime directory. If the directory does not exist, the result is empty, and a note
 /// is written to standard error if `is_first` is true.
 ///
-///
 /// # Errors
 /// Returns the exit status of the program if the directory cannot be used.
 pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>, ExitCode> {
@@ -239,7 +238,6 @@ pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>
 
 /// Replaces the error for an absent runtime directory with the value of `none`. Writes a note to standard error if
 /// `is_noted` is true.
-///
 ///
 /// # Errors
 /// Returns all other errors.

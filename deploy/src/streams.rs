@@ -14,7 +14,6 @@ pub(crate) fn warn(text: impl Display) {
 
 /// Prints a text and a newline to standard output.
 ///
-///
 /// # Errors
 /// Returns the exit status: 0 if the reader has closed the pipe, or 1 after another error, which is reported.
 pub(crate) fn print(text: &str) -> Result<(), u8> {

@@ -71,7 +71,6 @@ const RUNS: u64 = 2_000;
 impl Cli {
     /// Rejects incompatible options.
     ///
-    ///
     /// # Errors
     /// Returns an error that states the change to make.
     pub(crate) fn check(&self) -> Result<(), String> {

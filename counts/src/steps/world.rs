@@ -214,7 +214,6 @@ impl World {
     /// Steps the pollers until the given number of further calls has completed. Returns the number of completed calls,
     /// which may be larger.
     ///
-    ///
     /// # Errors
     /// Returns an error if a call fails or does not end.
     pub(crate) fn exchange(&mut self, calls: u64) -> Result<u64, String> {

@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Creates a run with one point per size, whose call times are a multiple of the floor's time.
+/// Returns a run with one point per size, in which call times are the given multiple of the floor's time.
 fn run(sizes: &[u64], times: f64) -> Value {
     let floor = [1000.0, 1100.0, 900.0, 1050.0, 1000.0];
     let point = |size: &u64| {
