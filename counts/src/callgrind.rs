@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 /// A function, identified by its index in [`Profile::functions`].
 pub(crate) type FunctionId = usize;
 
-/// One function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Function {
     /// Demangled name of the function.

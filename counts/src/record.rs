@@ -55,14 +55,12 @@ impl SideCounts {
     }
 }
 
-/// Counts of both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LinkCounts {
     pub(crate) client: SideCounts,
     pub(crate) server: SideCounts,
 }
 
-/// Counts for all links.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Links {
     #[serde(rename = "in-process")]
@@ -72,7 +70,6 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Returns the counts for one link.
     pub(crate) fn over(&self, linked: Linked) -> &LinkCounts {
         match linked {
             Linked::InProcess => &self.in_process,
@@ -159,7 +156,6 @@ impl Record {
     }
 }
 
-/// Result of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     /// No count has grown.
@@ -222,7 +218,6 @@ mod tests {
         }
     }
 
-    /// Returns the verdict on a record with this change.
     fn verdict(change: impl FnOnce(&mut Record)) -> Verdict {
         let mut now = record();
         change(&mut now);

@@ -43,12 +43,9 @@ pub(crate) enum Shape {
     ClientStream,
 }
 
-/// Side of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
-    /// The calling node.
     Client,
-    /// The serving node.
     Server,
 }
 
@@ -103,7 +100,6 @@ impl Shape {
         matches!(self, Self::Large | Self::EncryptedLarge)
     }
 
-    /// Returns true if the sessions are encrypted.
     pub(crate) const fn is_encrypted(self) -> bool {
         matches!(self, Self::Encrypted | Self::EncryptedOne | Self::EncryptedLarge)
     }
@@ -133,7 +129,6 @@ impl Shape {
         if self.is_large() { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
     }
 
-    /// Returns the number of pollers per node.
     pub(crate) const fn pollers(self) -> u16 {
         if matches!(self, Self::TwoPollers) { 2 } else { 1 }
     }

@@ -19,7 +19,6 @@ pub(crate) mod marks {
     pub(crate) const NOBODY: &str = "/trunkline-counts/nobody";
 }
 
-/// Writes a mark to the log.
 pub(crate) fn mark(path: &str) {
     // The file does not exist. Only the system call matters.
     let _missing = std::fs::exists(path);

@@ -50,7 +50,6 @@ A call is allowed if a rule [[allow]] matches it and no rule [[deny]] does. One 
           address; `local` for all users of the host, or `local:UID`; `unproven` for peers without a proven name
   calls   `/service/method`, `/service/*` or `*`; calls of gRPC too"#;
 
-/// Parses a name of the peer.
 fn peer(text: &str) -> Result<PeerPattern, String> {
     let pattern: PeerPattern = text.parse()?;
     match pattern.as_peer() {
@@ -61,7 +60,6 @@ fn peer(text: &str) -> Result<PeerPattern, String> {
     }
 }
 
-/// Parses the path of the call.
 fn call(text: &str) -> Result<String, String> {
     let pattern: CallPattern = text.parse()?;
     if pattern.to_string().ends_with('*') {

@@ -94,7 +94,6 @@ impl Cli {
         Ok(())
     }
 
-    /// Returns the maximum number of runs.
     pub(crate) fn runs(&self) -> u64 {
         match (self.runs, self.minutes, self.seed) {
             (Some(runs), ..) => runs,

@@ -163,7 +163,6 @@ impl Coverage {
         self.0[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns the number of faults of all kinds.
     pub(crate) fn faults(&self) -> u64 {
         EventKind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
     }

@@ -144,9 +144,7 @@ pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
 /// PEM files of a node. All processes of the node use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
-    /// Names in the certificate.
     pub(crate) names: Vec<String>,
-    /// Trusted root.
     pub(crate) root: String,
     pub(crate) chain: String,
     pub(crate) key: String,

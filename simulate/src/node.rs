@@ -48,9 +48,7 @@ pub(crate) struct SimNode {
     rc: bool,
     /// Clients shared by the handlers and the program of the process.
     shared: SharedClients,
-    /// Listen address.
     pub(crate) address: SocketAddr,
-    /// Network slot of the device.
     pub(crate) slot: Slot,
     /// Certificate of the node, if nodes in the run have identities.
     files: Option<PemFiles>,
@@ -99,7 +97,6 @@ impl SimNode {
         }
     }
 
-    /// Returns the running node and its process.
     pub(crate) fn running(&self) -> Option<(u64, &Rc<Node>)> {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
@@ -215,7 +212,6 @@ impl SimNode {
         }
     }
 
-    /// Kills the processes of the node.
     pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
         for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
             scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
@@ -266,7 +262,6 @@ impl SimNode {
         node.report().counter(name).unwrap_or(0)
     }
 
-    /// Returns the paths taken by packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
         node.report().paths.into_iter().filter(|path| path.address.host() == address).collect()
@@ -281,7 +276,6 @@ impl SimNode {
         node.begin_drain();
     }
 
-    /// Begins to shut down the node.
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
         self.begin_shutdown_within(scheduler, GRACE);
     }

@@ -286,7 +286,6 @@ impl Plan {
         line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
     }
 
-    /// Overrides the numbers of pollers if `pollers` is given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
@@ -294,7 +293,6 @@ impl Plan {
         self
     }
 
-    /// Draws the plan for a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);

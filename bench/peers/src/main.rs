@@ -64,7 +64,6 @@ enum Command {
     Serve(Exchange),
 }
 
-/// An exchange, and the system that carries it.
 #[derive(Debug, Clone, Args)]
 struct Exchange {
     #[arg(value_enum)]
@@ -94,7 +93,6 @@ struct Exchange {
     folder: Option<PathBuf>,
 }
 
-/// A system that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
     /// gRPC over TCP (tonic).

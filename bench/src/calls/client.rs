@@ -13,7 +13,6 @@ use trunkline::{Bytes, Node, PollerIndex, block_on};
 /// Maximum number of calls in flight from threads. Each call in flight occupies a thread.
 pub(crate) const MOST_THREADS: usize = 256;
 
-/// Kind of caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CallerKind {

@@ -50,7 +50,6 @@ pub(crate) fn digest(payload: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A request for a method of [`Echo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Echo,

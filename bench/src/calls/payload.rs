@@ -4,7 +4,6 @@ use clap::ValueEnum;
 use serde::Serialize;
 use trunkline::Bytes;
 
-/// Source of the payload of each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Buffer {

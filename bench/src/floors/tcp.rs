@@ -62,7 +62,6 @@ fn answer(stream: &TcpStream, size: usize, reply: usize, stop: &AtomicBool) -> i
     Ok(())
 }
 
-/// One end of the connection.
 struct Lane<'a> {
     stream: &'a TcpStream,
     to_write: usize,

@@ -43,7 +43,6 @@ impl Table {
         text
     }
 
-    /// Returns the table in Markdown.
     pub(crate) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let titles: Vec<_> =

@@ -19,7 +19,6 @@ use tokio::runtime::Builder;
 use trunkline::{Bytes, CallOptions, Code};
 use trunkline_testkit::output;
 
-/// Payload in each direction.
 const PAYLOAD: &[u8] = &[0x5a; 64];
 /// Duration of the timer that replaces a call.
 const TIMER: Duration = Duration::from_secs(1);

@@ -128,7 +128,6 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     scenario.end(measured, if table.is_empty() { "" } else { &text }, &results, &what)
 }
 
-/// Members of the mix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mix(Vec<Member>);
 

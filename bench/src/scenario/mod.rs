@@ -58,7 +58,6 @@ pub(crate) struct Sweep {
     pub(crate) pin: Option<Pin>,
 }
 
-/// A running scenario.
 #[derive(Debug)]
 pub(crate) struct Scenario<'a> {
     name: &'static str,

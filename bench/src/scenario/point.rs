@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Quantity that a subcommand measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     Latency,
@@ -29,7 +28,6 @@ impl Measure {
     }
 }
 
-/// Measurements of one kind at one point.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Repetitions {
     p50_ns: Vec<f64>,
@@ -49,7 +47,6 @@ pub(crate) struct References {
     pub(crate) bandwidth: Floor,
 }
 
-/// A point that is being measured.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) measure: Measure,
@@ -139,13 +136,11 @@ impl OfPeer {
     }
 }
 
-/// Summary of the repetitions of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
-    /// Distribution of times over all repetitions.
     #[serde(default)]
     pub(crate) distribution_ns: Distribution,
     #[serde(default)]
@@ -187,7 +182,6 @@ impl Repetitions {
         })
     }
 
-    /// Returns the times of all repetitions together.
     pub(crate) const fn times(&self) -> Option<&Histogram<u64>> {
         self.times.as_ref()
     }

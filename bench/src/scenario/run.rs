@@ -23,7 +23,6 @@ use std::time::Duration;
 /// Idle time after which pollers are asleep and no longer affect floors.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// A run and its progress.
 pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,

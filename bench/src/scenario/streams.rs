@@ -25,7 +25,7 @@ use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
 const ITEM: usize = 64;
 /// Number of calls in flight that send the chunks of the upload.
 const CHUNKS_OUTSTANDING: u32 = 4;
-/// Number of calls in flight when calls are compared with items.
+/// Number of calls in flight.
 const OUTSTANDING: u32 = 32;
 /// Number of items that are measured per measured call.
 const ITEMS_PER_CALL: u64 = 4;
@@ -71,7 +71,6 @@ enum Shape {
 
 const SHAPES: [Shape; 4] = [Shape::Calls, Shape::Server, Shape::Client, Shape::Both];
 
-/// Rate of one shape.
 #[derive(Debug, Serialize)]
 struct Rate {
     shape: &'static str,
@@ -81,7 +80,6 @@ struct Rate {
     of_calls: Spread,
 }
 
-/// Memory of many open streams.
 #[derive(Debug, Serialize)]
 struct Open {
     streams: u32,

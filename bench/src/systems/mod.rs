@@ -25,7 +25,6 @@ use std::path::Path;
 
 pub(crate) use program::{Peer, Peers};
 
-/// Another system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
     /// Name used in tables and in JSON.

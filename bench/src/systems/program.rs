@@ -59,7 +59,6 @@ pub(crate) struct Peer {
     pub(crate) name: String,
 }
 
-/// Output of the program.
 #[derive(Debug, Deserialize)]
 struct Line {
     times: Vec<(u64, u64)>,

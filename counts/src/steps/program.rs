@@ -12,7 +12,6 @@ use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streami
 
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    /// True if the handler yields once.
     pub(crate) yields: bool,
 }
 
@@ -65,7 +64,6 @@ async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     calls.failed.store(true, Ordering::Relaxed);
 }
 
-/// Progress of the calling tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     done: AtomicU64,
@@ -99,14 +97,12 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
     }
 }
 
-/// Callers that run outside pollers.
 #[derive(Default)]
 pub(crate) struct Outside(Vec<OutsideCaller>);
 
 struct OutsideCaller {
     calls: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
-    /// Waker that sets `woken`.
     waker: Waker,
 }
 
@@ -136,7 +132,6 @@ impl Outside {
         Self((0..callers).map(|_| caller()).collect())
     }
 
-    /// Returns true if a caller was woken.
     pub(crate) fn is_woken(&self) -> bool {
         self.0.iter().any(|caller| caller.woken.0.load(Ordering::Relaxed))
     }

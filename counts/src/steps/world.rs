@@ -39,7 +39,6 @@ const MOST_TURNS: u64 = 1_000_000;
 /// just woken leaves its card's work to the card for a few polls. With a turn before each of these polls, the card would
 /// take all arrivals.
 const OTHERS_EVERY: u64 = 64;
-/// Port of the server.
 const PORT: u16 = 7471;
 
 struct SideNode {
@@ -86,7 +85,6 @@ impl SideNode {
         order.clone().find(|at| is_next(&self.pollers[*at])).or_else(|| order.next())
     }
 
-    /// Returns the options of the node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -354,7 +352,6 @@ fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     poller.turn()
 }
 
-/// Runs a turn of the server's poller.
 #[inline(never)]
 fn server_turn(poller: &mut dyn Machine) -> Turn {
     black_box(Side::Server);

@@ -54,7 +54,6 @@ enum Severity {
     Failure,
 }
 
-/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     severity: Severity,
@@ -90,7 +89,6 @@ impl Finding {
     }
 }
 
-/// The examined host.
 #[derive(Debug)]
 struct Host {
     /// Directory that is used as `/`.

@@ -196,7 +196,6 @@ fn generate() -> Result<KeyPair, Failure> {
     KeyPair::generate().map_err(|error| Failure::new(format!("no key can be generated: {error}")))
 }
 
-/// Returns certificate parameters with this validity and common name.
 fn params(from_s: i64, until_s: i64, common_name: Option<String>) -> CertificateParams {
     let time = |at_s| ASN1Time::from_timestamp(at_s).expect("a year below 9999").to_datetime();
     let mut params = CertificateParams::default();

@@ -61,7 +61,6 @@ struct RevocationList {
     number: Option<String>,
     last_update: String,
     next_update: Option<String>,
-    /// Serial numbers of the revoked certificates.
     revoked: Vec<String>,
 }
 
@@ -239,7 +238,6 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Name> {
 }
 
 impl Certificate {
-    /// Parses a certificate in DER.
     pub(crate) fn parse(der: &[u8]) -> Option<Self> {
         Some(Self::new(&X509Certificate::from_der(der).ok()?.1, der))
     }

@@ -8,7 +8,6 @@ use trunkline_roce::pcap::{Datagram, Frame};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, Mad, Opcode, Packet, WireError, icrc};
 
-/// Fault in a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum Fault {
@@ -47,10 +46,8 @@ pub(super) struct PacketReport {
     source: String,
     /// Address and UDP port of the receiver.
     destination: String,
-    /// Opcode of the packet, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     opcode: Option<u8>,
-    /// Name of the opcode.
     #[serde(skip_serializing_if = "Option::is_none")]
     opcode_name: Option<String>,
     /// Fields of the headers, if they parse.
@@ -59,7 +56,6 @@ pub(super) struct PacketReport {
     /// Fields as text.
     #[serde(skip)]
     text: String,
-    /// Faults in the packet.
     #[serde(serialize_with = "as_text")]
     pub(super) faults: Vec<Fault>,
 }

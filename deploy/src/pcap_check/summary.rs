@@ -9,11 +9,8 @@ use trunkline_softrdma::link::printable;
 /// Counters for one file.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FileSummary {
-    /// Path of the file.
     pub(super) file: String,
-    /// Number of frames.
     pub(super) frames: u64,
-    /// Number of RoCE packets.
     pub(super) packets: u64,
     /// Number of RoCE packets with faults.
     pub(super) faulty: u64,

@@ -24,7 +24,6 @@ use trunkline::{Node, block_on};
 /// Number of files that are fetched concurrently.
 const FETCHERS: usize = 4;
 
-/// Runs the client with the server at `server`.
 pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Failure> {
     if let Some(path) = &demo.json {
         // Check before the work starts that the report can be written.

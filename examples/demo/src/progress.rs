@@ -20,7 +20,6 @@ impl Progress {
         Self::new(name, total, "{msg:9} {bar:32} {pos}/{len} {per_sec} eta {eta}")
     }
 
-    /// Advances the bar by `more`.
     pub(crate) fn add(&self, more: u64) {
         self.bar.inc(more);
     }

@@ -20,7 +20,6 @@ pub(crate) struct Report {
     pub(crate) fetch: Duration,
     /// Latencies of the small calls, in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
-    /// Total time of the small calls.
     pub(crate) called: Duration,
     /// Number of concurrent small calls.
     pub(crate) in_flight: u32,

@@ -7,10 +7,8 @@ use std::io::Read as _;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Reason to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// SIGTERM or SIGINT.
     Signal,
     /// The supervisor closed the pipe or died.
     Supervisor,
@@ -55,7 +53,6 @@ impl Stop {
         *guard
     }
 
-    /// Returns true if the flag is set.
     pub(crate) fn asked(&self) -> bool {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }

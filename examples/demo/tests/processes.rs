@@ -54,12 +54,10 @@ impl Scene {
         command
     }
 
-    /// Starts the whole demo.
     fn demo(&self, more: &[&str]) -> Process {
         Process::start_program("the demo", &mut self.command(more)).expect("it starts")
     }
 
-    /// Starts the server.
     fn server(&self) -> Server {
         let mut command = self.command(&["server"]);
         let process = Process::start_program("the server", &mut command).expect("it starts");
@@ -68,7 +66,6 @@ impl Scene {
         Server { process, address }
     }
 
-    /// Starts the client.
     fn client(&self, server: &Server, calls: u64) -> Process {
         let calls = calls.to_string();
         let mut command = self.command(&["--calls", &calls, "client", "--server", &server.address]);
@@ -80,7 +77,6 @@ fn path_text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are text")
 }
 
-/// A running server.
 struct Server {
     process: Process,
     /// Address on which the server listens.

@@ -32,7 +32,6 @@ pub(crate) struct Failure {
     pub(crate) why: String,
 }
 
-/// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     /// First seed. The other seeds follow consecutively.
@@ -148,11 +147,9 @@ impl Interrupt {
     }
 }
 
-/// Parameters of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
     pub(crate) first: u64,
-    /// Maximum number of runs.
     pub(crate) runs: u64,
     /// Time after which no further runs are started.
     pub(crate) time: Duration,

@@ -12,7 +12,6 @@ use trunkline_verbs::Time;
 /// Time after which an unused flow is closed. Shorter times are unusual for UDP.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// The firewalls of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Firewalls {
     hosts: BTreeSet<IpAddr>,

@@ -77,7 +77,6 @@ struct NetworkState {
     hostile: BTreeMap<IpAddr, HostilePeer>,
     /// Host on the path between two nodes.
     tamperer: Option<Tamperer>,
-    /// Rules for frames sent by nodes.
     frames: SentFrames,
     sent: u64,
     coverage: Arc<Coverage>,
@@ -92,7 +91,6 @@ struct Wire {
     state: Mutex<NetworkState>,
 }
 
-/// A network with its hosts.
 #[derive(Debug)]
 pub(crate) struct Network {
     wire: Arc<Wire>,
@@ -139,7 +137,6 @@ impl Network {
         host
     }
 
-    /// Returns the host with this address.
     pub(crate) fn host(&self, address: IpAddr) -> Option<&Arc<SimulatedHost>> {
         self.hosts.get(&address)
     }

@@ -21,7 +21,6 @@ use trunkline_verbs::Psn;
 /// Incarnation claimed by strangers.
 const EPOCH: u64 = 0x7374_7261_6e67_6572;
 
-/// Sender of a forged request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// Another host that claims an unused address.
@@ -36,7 +35,6 @@ pub(crate) enum Sender {
     Crowd(u16),
 }
 
-/// A request to forge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) sender: Sender,

@@ -40,7 +40,6 @@ pub(crate) enum Tampering {
 }
 
 impl Tampering {
-    /// All modifications.
     pub(crate) const ALL: [Self; 10] = [
         Self::FlipBit,
         Self::Cut,
@@ -60,7 +59,7 @@ impl Tampering {
     }
 }
 
-/// Sender, receiver, destination QP and SRQ of a packet. The SRQ is 0 for packets that do not contain one.
+/// Sender, receiver, destination QP and SRQ of a packet. The SRQ is 0 if the packet has none.
 type Flow = (IpAddr, IpAddr, u32, u32);
 
 /// Host on the path from one node to another.

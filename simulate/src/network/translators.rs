@@ -9,7 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
-/// First port used by a translator.
 const FIRST_PORT: u16 = 40_000;
 
 #[derive(Debug)]
@@ -18,7 +17,6 @@ struct Mapping {
     used: Time,
 }
 
-/// The translators of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Translators {
     /// Addresses of translators, by host behind them.
@@ -40,7 +38,6 @@ impl Translators {
         self.mappings.retain(|(own, _), _| own.ip() != host);
     }
 
-    /// Returns true if a host is behind a translator.
     pub(super) fn has(&self, host: IpAddr) -> bool {
         self.hosts.contains_key(&host)
     }

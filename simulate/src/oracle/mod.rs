@@ -178,11 +178,9 @@ struct Call {
     ended: Option<Ended>,
 }
 
-/// Identity of a process.
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) address: SocketAddr,
-    /// Names in the certificate of the process.
     pub(crate) names: Vec<String>,
     pub(crate) exempts_local_user: bool,
 }
@@ -327,7 +325,6 @@ impl Oracle {
         self.note(|| format!("call {id}: its handler {what}"));
     }
 
-    /// Records a new call.
     pub(crate) fn made(
         &self,
         process: u64,
@@ -372,7 +369,6 @@ impl Oracle {
         Open { oracle: self, id, has_ended: false }
     }
 
-    /// Returns the number of a new ordered channel.
     pub(crate) fn ordered_channel(&self) -> u64 {
         let mut state = self.lock();
         let number = state.started.len() as u64;
@@ -449,7 +445,6 @@ impl Oracle {
         }
     }
 
-    /// Records that a writer sent an item.
     pub(crate) fn item_sent(&self, flow: Flow) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -463,12 +458,10 @@ impl Oracle {
         self.lock().flows.entry(flow).or_default().is_finished = true;
     }
 
-    /// Records that a writer was dropped.
     pub(crate) fn writer_gone(&self, flow: Flow) {
         self.lock().flows.entry(flow).or_default().is_gone = true;
     }
 
-    /// Returns true if the writer was dropped.
     pub(crate) fn is_writer_gone(&self, flow: Flow) -> bool {
         self.lock().flows.get(&flow).is_some_and(|progress| progress.is_gone)
     }
@@ -537,7 +530,6 @@ impl Oracle {
         self.disturbed(address);
     }
 
-    /// Records the identity of a process.
     pub(crate) fn presents(&self, process: u64, identity: Certified) {
         self.lock().certified.insert(process, identity);
     }
@@ -806,7 +798,6 @@ impl Open<'_> {
         self.id
     }
 
-    /// Marks the call as one-way.
     pub(crate) fn one_way(self) -> Self {
         self.set(|call| call.one_way = true)
     }
@@ -821,7 +812,6 @@ impl Open<'_> {
         self.set(|call| call.expected = Some(name.to_owned()))
     }
 
-    /// Sets the ordered channel of the call.
     pub(crate) fn ordered(self, channel: u64) -> Self {
         self.set(|call| call.channel = Some(channel))
     }

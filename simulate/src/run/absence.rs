@@ -49,7 +49,6 @@ const SHORT: Duration = Duration::from_secs(3);
 
 /// Offset from a node's port to a port without a listener.
 const NOWHERE: u16 = 500;
-/// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
 /// Time for which a name has no address, and for which the name's server is absent.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -245,7 +244,6 @@ impl Run {
     }
 }
 
-/// Returns true if a node has a session with the node at this address.
 fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
     ledger.node != peer && ledger.sessions.iter().any(|session| session.peer.address() == peer)
 }
@@ -355,7 +353,6 @@ fn broke_with_its_session(status: &Status) -> bool {
 struct Caller {
     client: Client,
     channel: Channel,
-    /// Address of the server.
     server: SocketAddr,
 }
 

@@ -50,7 +50,6 @@ const WORK_US: u64 = 50_000;
 /// Violation that is reported if calls are not delivered although there is no fault.
 const NOT_ENTERED: &str = "a call does not reach its handler although nothing is wrong";
 
-/// The way in which a node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The node drains, refuses calls, and shuts down once it has drained.

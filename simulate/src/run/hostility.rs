@@ -23,7 +23,6 @@ use trunkline_verbs::Time;
 
 /// Number of concurrent small calls from the peer.
 const SMALL: usize = 280;
-/// Large call from the peer.
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
 /// Time limit of the hostile peer's calls. A node waits for less time for a peer that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -33,8 +32,7 @@ const CALLS: usize = 30;
 const THINK_US: u64 = 60_000;
 /// Time after which the session of a peer that accepts nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Time that is added to a limit. A poller checks its timers every few milliseconds, and READs the permitted large
-/// messages first.
+/// Addition to a limit. A poller checks its timers every few milliseconds, and READs the permitted large messages first.
 const NOTICED: Duration = Duration::from_secs(1);
 /// Number of rounds of calls between honest nodes before a peer loses its session.
 const ROUNDS: u32 = 2;

@@ -50,7 +50,6 @@ const LOOK: Duration = Duration::from_millis(2);
 type Checked<T = ()> = Result<T, String>;
 
 struct Phase {
-    /// Name of the phase in the trace.
     name: &'static str,
     /// Returns true if runs with this plan include the phase.
     belongs_to: fn(&Plan) -> bool,
@@ -209,7 +208,6 @@ impl Run {
         }
     }
 
-    /// Runs all phases of the plan.
     fn phases(&mut self) -> Checked {
         for phase in PHASES {
             if (phase.belongs_to)(&self.plan) {

@@ -87,7 +87,6 @@ impl Client {
         }
     }
 
-    /// Judges the outcome of a call.
     fn expect(&self, what: &str, outcome: Option<Status>, code: Option<Code>) {
         if outcome.as_ref().map(Status::code) != code {
             self.oracle.fail(format!("{what} to a server that was renamed ended with {outcome:?}"));

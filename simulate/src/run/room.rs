@@ -58,7 +58,6 @@ const SMALL_WITHIN: u32 = 2;
 const REPLIES: usize = 9;
 /// Size of each of these replies, in bytes.
 const REPLY: u32 = 90 << 10;
-/// Maximum duration of all large calls.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
 const STOPPED: Duration = Duration::from_millis(300);

@@ -41,7 +41,6 @@ impl<E: Ord + Copy> Agenda<E> {
         true
     }
 
-    /// Returns the number of events that are possible now.
     pub(crate) fn possible(&mut self, now: Time) -> usize {
         while let Some(&(time, event)) = self.later.first()
             && time <= now

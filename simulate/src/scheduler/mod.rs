@@ -122,7 +122,6 @@ enum Event {
 }
 
 struct Introduced {
-    /// Name of the process in the trace.
     name: String,
     host: IpAddr,
 }

@@ -70,7 +70,6 @@ impl Timers {
     }
 }
 
-/// A sleeping client or handler.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     timers: Timers,

@@ -27,7 +27,6 @@ macro_rules! services {
             }
         })*
 
-        /// A client of one of the services.
         pub(crate) enum Local {
             $(#[allow(non_camel_case_types, reason = "named like the module")] $module($module::EchoLocal),)*
         }

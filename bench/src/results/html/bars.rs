@@ -10,7 +10,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
-/// Width of the drawing.
 const WIDTH: f64 = 760.0;
 /// Left and right end of the longest bar.
 const X: (f64, f64) = (220.0, 690.0);

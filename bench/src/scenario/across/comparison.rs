@@ -24,7 +24,6 @@ type Pair = (usize, usize);
 /// Results from which the rows are computed.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Goodput of each pair in each repetition.
     repetitions: Vec<BTreeMap<Pair, Goodput>>,
     small: BTreeMap<Pair, Histogram<u64>>,
     losses: BTreeMap<usize, Losses>,
@@ -60,7 +59,6 @@ struct Small {
     rtt_p99_ns: u64,
 }
 
-/// Verdicts on the figures in a row.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Verdict {
     passed: bool,
@@ -70,7 +68,6 @@ struct Verdict {
 }
 
 impl Comparison {
-    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions.push(BTreeMap::new());
     }

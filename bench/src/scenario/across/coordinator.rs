@@ -26,7 +26,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Time limit for a node to reach all of its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
-/// Example for the help text.
 const EXAMPLE: &str = "\
 Each repetition is followed by one over the kernel's TCP: a stream from each caller to each of its targets, of payloads of the
 same size. Each row has a verdict: goodput at least 0.95 of TCP's, Jain's index over the callers at least 0.95, and with

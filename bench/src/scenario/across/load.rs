@@ -13,7 +13,6 @@ use trunkline::PollerContext;
 /// Index of the measured phase.
 const MEASURED: usize = 1;
 
-/// Load on one target.
 #[derive(Debug)]
 pub(super) struct TargetLoad {
     target: SocketAddr,

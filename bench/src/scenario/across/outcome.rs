@@ -32,7 +32,6 @@ struct Point<'a> {
     calls: Summary,
 }
 
-/// Results of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
     /// Addresses of the nodes as given on the command line.
@@ -87,7 +86,6 @@ struct OfPair<'a> {
     failed: Option<&'a str>,
 }
 
-/// Contents of the JSON file.
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     settings: Settings,
@@ -166,7 +164,6 @@ impl Outcome {
         }
     }
 
-    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions += 1;
         self.comparison.begin();
@@ -205,7 +202,6 @@ impl Outcome {
         of(Some(self.pairs.entry((node, target)).or_default()));
     }
 
-    /// Marks a node as lost.
     pub(super) fn lose(&mut self, node: usize, why: String) {
         self.lost.entry(node).or_insert(why);
     }
@@ -214,7 +210,6 @@ impl Outcome {
         self.lost.contains_key(&node)
     }
 
-    /// Returns the number of repetitions that have begun.
     pub(super) const fn repetitions(&self) -> usize {
         self.repetitions
     }
@@ -239,7 +234,6 @@ impl Outcome {
         if self.one_way { self.bytes } else { 2 * self.bytes }
     }
 
-    /// Returns the outcome as JSON.
     pub(super) fn json(&self, settings: Settings) -> Json<'_> {
         let point = |(name, calls): (_, &Calls)| calls.point(name, settings);
         let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
@@ -282,7 +276,6 @@ impl Outcome {
         nodes.chain([("all", self.comparison.row(None))])
     }
 
-    /// Describes the failed verdicts, if any.
     pub(super) fn failed_verdicts(&self) -> Option<String> {
         let failed = self.rows().filter_map(|(name, row)| row.verdict(name)?.err()).collect::<Vec<_>>();
         (!failed.is_empty()).then(|| failed.join("\n"))

@@ -18,7 +18,6 @@ pub(super) struct Client {
     servers: Servers,
 }
 
-/// Order of the first calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     OneAfterTheOther,

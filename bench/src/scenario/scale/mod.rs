@@ -57,7 +57,6 @@ pub(crate) struct Scale {
     output: Output,
 }
 
-/// Dimension that is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dimension {
     Peers,

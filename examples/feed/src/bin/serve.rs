@@ -29,7 +29,6 @@ struct Options {
 /// Maximum number of events queued for one watcher. A slower watcher is dropped with an error.
 const MOST_WAITING: usize = 1024;
 
-/// A watcher.
 struct Watcher {
     prefix: String,
     events: Sender<Event>,

@@ -25,7 +25,6 @@ const PRINT_EVERY: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     ok: u64,
-    /// Calls that failed with `Unavailable`.
     unavailable: u64,
     /// Calls that failed with `DeadlineExceeded`.
     late: u64,
