@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_help_describes_its_own_command() {
+    fn each_help_text_describes_its_command() {
         use clap::CommandFactory as _;
         let mut command = Cli::command();
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();

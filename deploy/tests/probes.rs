@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn ping_has_steps_of_session_and_its_round_trips() {
+    fn ping_reports_session_steps_and_round_trips() {
         let server = Node::builder().listen("127.0.0.1:0").start().unwrap();
         let (exit, result) = ping(&["-c", "3", &format!("localhost:{}", server.local_address().port())]);
         assert_eq!(exit, 0, "{result}");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn health_has_exit_statuses_of_probes() {
+    fn health_returns_exit_statuses_of_probes() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address().to_string();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn record_has_calls_failures_and_sessions_of_node() {
+    fn record_lists_calls_failures_and_sessions_of_node() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();
@@ -333,7 +333,7 @@ mod tests {
 
     /// The list also contains the nodes of other tests.
     #[test]
-    fn top_has_rates_of_methods_and_peers() {
+    fn top_shows_rates_of_methods_and_peers() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();

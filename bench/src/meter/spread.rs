@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_even_number_is_between_middle_two() {
+    fn median_of_even_count_is_mean_of_middle_values() {
         assert_eq!(Spread::of(&[4.0, 1.0, 3.0, 2.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of(&[5.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 5.0 }));
         assert_eq!(Spread::of(&[]), None);

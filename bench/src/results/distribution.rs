@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_end_at_maximum() {
+    fn quantiles_end_with_maximum() {
         let mut times = Histogram::new(3).unwrap();
         (1..=1000_u64).for_each(|time| times.record(time).unwrap());
         let Distribution(quantiles) = Distribution::of(&times);

@@ -89,7 +89,7 @@ fn table_has_both_links_other_systems_and_floors() {
 }
 
 #[test]
-fn latency_has_floors_and_describes_machine() {
+fn latency_reports_floors_and_machine() {
     let _alone = crate::alone();
     // Only this run is pinned, so that no two runs share a core.
     let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
@@ -278,7 +278,7 @@ fn streams_have_rates_and_memory() {
 }
 
 #[test]
-fn mix_has_each_member_mixed_and_alone() {
+fn mix_reports_each_member_mixed_and_alone() {
     let _alone = crate::alone();
     let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");
     assert_eq!(
@@ -300,7 +300,7 @@ fn mix_has_each_member_mixed_and_alone() {
 }
 
 #[test]
-fn scale_varies_one_number_at_a_time() {
+fn scale_varies_one_dimension_per_point() {
     let _alone = crate::alone();
     let results = json("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link process");
     let points = results["points"].as_array().expect("points");

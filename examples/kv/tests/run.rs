@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn scrape_has_calls_and_each_line_parses() {
+    fn scrape_contains_calls_and_each_line_parses() {
         let mut server = Server::start();
         let url = server.process.after("metrics http://").expect("the address for scrapes");
         let metrics = url.strip_suffix("/metrics").expect("a path");

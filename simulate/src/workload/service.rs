@@ -43,7 +43,7 @@ pub(crate) trait Work {
     /// Waits unless `wait_us` is 0, and then returns an error.
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Waits before it replies. Only [`FEW`] of these calls run concurrently.
+    /// Waits before it replies. Only `FEW` of these calls run concurrently.
     async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
     /// Panics.

@@ -144,7 +144,7 @@ fn incomparable_results_are_refused() {
 }
 
 #[test]
-fn points_of_scale_are_compared_by_their_dimension() {
+fn scale_points_are_compared_by_dimension() {
     let point = |(dimension, rate): (&str, &str)| {
         json!({"dimension": dimension, "count": 4, "each_repetition": {
             "rtt_p50_ns": vec![1e4; 5], "rtt_p99_ns": vec![3e4; 5], rate: vec![1e5; 5]}})

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_hosts_with_or_without_port() {
+    fn node_addresses_are_parsed_with_or_without_port() {
         assert_eq!(address("127.0.0.2"), Ok("127.0.0.2:7470".parse().unwrap()));
         assert_eq!(address("127.0.0.2:80"), Ok("127.0.0.2:80".parse().unwrap()));
         assert_eq!(address("::1"), Ok("[::1]:7470".parse().unwrap()));
