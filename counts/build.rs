@@ -1,4 +1,4 @@
-//! Records the compiler that builds the program, because instruction counts are compared only between equal compilers.
+//! Records the version of the compiler, because instruction counts are compared only between equal compilers.
 
 use std::process::Command;
 

@@ -1,7 +1,7 @@
-//! Replays a fuzz corpus and some mutations of it, for the tests of every crate that has fuzz targets.
+//! Replays a fuzz corpus and random mutations of it.
 //!
-//! The tests of several crates include this file. The seed is printed on failure. `TRUNKLINE_FUZZ_SEED` replays a seed, and
-//! `TRUNKLINE_FUZZ_RUNS` sets the number of mutations per target.
+//! The tests of all crates with fuzz targets include this file. A failure prints the seed. `TRUNKLINE_FUZZ_SEED` sets the
+//! seed, and `TRUNKLINE_FUZZ_RUNS` sets the number of mutations per target.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ pub(crate) fn files(folder: &Path) -> Vec<Vec<u8>> {
     entries.into_iter().flat_map(read).collect()
 }
 
-/// An xorshift64* generator.
+/// Xorshift64* random number generator.
 struct Random(u64);
 
 impl Random {
@@ -42,11 +42,11 @@ impl Random {
     }
 }
 
-/// Returns an input with one to four small changes, which may be splices with another input.
+/// Returns an input with one to four small changes. A change may splice in a part of another input.
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.below(corpus.len())].clone();
     for _ in 0..=random.below(4) {
-        // Headers matter most, so half of all positions are near the start.
+        // Headers are the most important part, so half of the positions are near the start.
         let near = if random.byte() & 1 == 0 { data.len().min(64) } else { data.len() };
         let at = random.below(near);
         match random.below(7) {
@@ -75,7 +75,7 @@ fn setting(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text}")))
 }
 
-/// Replays the corpus unchanged, and then `runs` mutations of it. The environment can override this number.
+/// Replays the corpus unchanged, and then `runs` mutations of it, unless the environment sets another number.
 pub(crate) fn run(name: &str, corpus: &[Vec<u8>], runs: u64, target: fn(&[u8])) {
     assert!(!corpus.is_empty(), "{name} has no corpus");
     corpus.iter().for_each(|data| target(data));

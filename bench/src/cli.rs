@@ -1,4 +1,4 @@
-//! The command line of `trunkline-bench`.
+//! Command line of `trunkline-bench`.
 
 use crate::calls::client::{CallerKind, MOST_THREADS};
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -137,7 +137,7 @@ pub(crate) enum Command {
     IdleNodes(IdleNodes),
 }
 
-// Serialised for the settings that affect the results. A doc comment here would replace the description of the program.
+// Serialised as the settings that affect the results. A doc comment here would replace the description of the program.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Settings {
     /// Path of the packets.
@@ -216,7 +216,7 @@ pub(crate) struct SideBySide {
 }
 
 impl SideBySide {
-    /// Returns the settings of the runs over one link. Other systems are measured in the UDP runs.
+    /// Returns the settings of the runs over one link. Other systems are measured only in the UDP runs.
     pub(crate) fn settings(&self, link: LinkFlag) -> Settings {
         let peers = link == LinkFlag::Udp;
         Settings {
@@ -241,7 +241,7 @@ impl SideBySide {
 }
 
 impl Settings {
-    /// Rejects settings that cannot be measured, before the measurement starts.
+    /// Rejects settings that cannot be measured. Called before the measurement starts.
     ///
     /// # Errors
     /// Returns an error for the first such setting.
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_help_describes_its_own_command() {
+    fn each_help_text_describes_its_command() {
         use clap::CommandFactory as _;
         let mut command = Cli::command();
         let about = command.get_about().map(ToString::to_string).unwrap_or_default();

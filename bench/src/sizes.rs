@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Maximum payload of a call, in bytes.
+/// Maximum size of a payload, in bytes.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 /// Maximum number of calls in flight.
 pub(crate) const MOST_OUTSTANDING: u64 = 4096;
@@ -95,7 +95,7 @@ pub(crate) const fn as_f64(bytes: usize) -> f64 {
     bytes as f64
 }
 
-/// Formats a size, with a unit if it is a whole multiple of the unit.
+/// Formats a size on the command line. A unit is used if the size is a multiple of it.
 pub(crate) fn written(bytes: usize) -> String {
     match bytes {
         0 => "0".to_owned(),

@@ -1,38 +1,37 @@
-//! Parser for callgrind's output.
+//! Parser for the output of callgrind.
 //!
-//! The parser supports the part of the format that the counts need (valgrind's manual, "Callgrind Format Specification"):
-//! the instructions of each function by source file, so that inlined code is attributed to the file that contains it, and
-//! the cost of each caller's calls to a function.
+//! The format is defined in valgrind's manual, "Callgrind Format Specification". The parser reads the instructions of
+//! each function by source file, so that inlined code is attributed to the file that contains it. It also reads the cost
+//! of the calls from each caller to a function.
 
 use std::collections::BTreeMap;
 
 /// A function, identified by its index in [`Profile::functions`].
 pub(crate) type FunctionId = usize;
 
-/// One function.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Function {
-    /// Demangled name.
+    /// Demangled name of the function.
     pub(crate) name: String,
-    /// Source file of the function; empty if unknown to callgrind.
+    /// Source file of the function; empty if callgrind does not report it.
     pub(crate) file: String,
-    /// Instructions of the function itself, by source file.
+    /// Instructions in the function itself, by source file.
     pub(crate) own: BTreeMap<String, u64>,
-    /// Inclusive instructions of the calls to the function, by caller.
+    /// Inclusive instructions in calls to the function, by caller.
     pub(crate) callers: BTreeMap<FunctionId, u64>,
 }
 
-/// All functions.
+/// All functions in the output of callgrind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Profile {
     pub(crate) functions: Vec<Function>,
 }
 
 impl Profile {
-    /// Reads a profile.
+    /// Parses a profile.
     ///
     /// # Errors
-    /// Returns an error with the line that is not part of the format.
+    /// Returns an error with the first line that does not conform to the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {
@@ -45,22 +44,22 @@ impl Profile {
     }
 }
 
-/// State set by the lines read so far.
+/// State of the parser after the lines read so far.
 #[derive(Default)]
 struct Reader {
     profile: Profile,
     ids: BTreeMap<(String, String), FunctionId>,
-    /// Names of files and functions, by their numbers.
+    /// Names of files and functions, by number.
     files: BTreeMap<String, String>,
     names: BTreeMap<String, String>,
     has_events: bool,
-    /// Function and file to which the next lines belong.
+    /// Function and file to which the following lines belong.
     current: Option<FunctionId>,
     home: String,
     file: String,
     called_name: String,
     called_file: Option<String>,
-    /// Function whose calls have their cost on the next line.
+    /// Called function to which the cost on the next line belongs.
     called: Option<FunctionId>,
 }
 
@@ -101,13 +100,13 @@ impl Reader {
                 let file = self.called_file.take().unwrap_or_else(|| self.file.clone());
                 self.called = Some(self.function(self.called_name.clone(), file));
             }
-            // Ignore object names, and jumps, which only the assembler listing uses.
+            // Ignore object names and jumps. Only the assembler listing uses jumps.
             _ => {}
         }
         Ok(())
     }
 
-    /// Parses a line with positions and costs.
+    /// Parses a line that contains positions and costs.
     fn cost(&mut self, line: &str) -> Result<(), &'static str> {
         let mut words = line.split_whitespace();
         let position = words.next().ok_or("empty")?;
@@ -135,7 +134,8 @@ impl Reader {
     }
 }
 
-/// Returns the name in `(number) name`, or the name defined earlier for this number. `???` is an unknown name.
+/// Returns the name in `(number) name`, or the name that an earlier line defined for this number. An unknown name is
+/// `???`.
 fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String, &'static str> {
     let name = match value.strip_prefix('(').and_then(|rest| rest.split_once(')')) {
         None => value.to_owned(),
@@ -153,7 +153,7 @@ fn full_name(known: &mut BTreeMap<String, String>, value: &str) -> Result<String
 mod tests {
     use super::*;
 
-    /// A profile in which a caller with inlined code from another file calls a function from both files.
+    /// A profile in which a caller, with inlined code from another file, calls a function from both files.
     const SMALL: &str = "\
 # callgrind format
 version: 1

@@ -1,4 +1,4 @@
-//! The command line of `cargo counts`.
+//! Command line of `cargo counts`.
 
 use crate::steps::Steps;
 use clap::{Parser, Subcommand};

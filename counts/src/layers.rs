@@ -1,13 +1,13 @@
 //! Attribution of instructions to layers.
 //!
-//! The source file of an instruction decides, so inlined code belongs to the layer that contains its source. Code from the
+//! An instruction belongs to the layer that contains its source file, even if it is inlined elsewhere. Code from the
 //! standard library, from other crates and from the crates used by all layers (`transport/verbs`, `transport/machine`)
-//! belongs to the layer of the function into which it was inlined. If it was not inlined, its cost is divided among the
+//! belongs to the layer of the function into which it is inlined. If it is not inlined, its cost is divided among the
 //! callers of its function, in proportion to the cost of their calls.
 
 use crate::callgrind::{Function, Profile};
 
-/// A layer in the path of a call.
+/// A layer on the path of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layer {
     /// Stubs, serde and bincode: encoding and decoding of arguments.
@@ -18,15 +18,15 @@ pub(crate) enum Layer {
     Transport,
     /// The software device, its link and the protocol.
     Device,
-    /// The measuring program and the code that steps the nodes. They are not part of the path.
+    /// The measured program, and the code that steps the nodes. Neither is on the path of a call.
     Program,
 }
 
-/// Instructions by layer, in the order of [`Layer`].
+/// Instructions per layer, in the order of [`Layer`].
 pub(crate) type ByLayer = [f64; 5];
 
-/// Layers of the workspace's files, by part of their path. The first match applies. A crate may be compiled at a different
-/// location, so the preceding parts are not compared.
+/// Layers of files in the workspace, by a part of the path. The first match applies. Preceding parts of the path are
+/// ignored, because a crate may be compiled at another location.
 const FILES: &[(&str, Layer)] = &[
     ("/rpc/src/codec/", Layer::Codec),
     ("/rpc/src/stub.rs", Layer::Codec),
@@ -39,17 +39,17 @@ const FILES: &[(&str, Layer)] = &[
     ("/transport/testkit/src/", Layer::Program),
 ];
 
-/// Parts of the paths of third-party code and of the standard library.
+/// Parts of the paths of third-party crates and of the standard library.
 const OTHERS: &[&str] = &["/registry/src/", "/rustc/"];
 
-/// Third-party crates that belong to a layer, by the prefix of their folder up to the version.
+/// Third-party crates that belong to a layer, by the part of the folder name before the version.
 const CRATES: &[(&str, Layer)] =
     &[("serde", Layer::Codec), ("serde_core", Layer::Codec), ("bincode", Layer::Codec)];
 
-/// Maximum number of rounds. Only functions that call each other in cycles reach it.
+/// Maximum number of rounds. It is reached only if functions call each other in cycles.
 const ROUNDS: usize = 200;
 
-/// Returns the layer of a file, or `None` if its code is attributed to its users.
+/// Returns the layer of a file, or `None` if its code is attributed to its callers.
 fn layer_of(file: &str) -> Option<Layer> {
     if !OTHERS.iter().any(|part| file.contains(part)) {
         return FILES.iter().find(|(part, _)| file.contains(part)).map(|(_, layer)| *layer);
@@ -62,7 +62,7 @@ fn layer_of(file: &str) -> Option<Layer> {
     file.split('/').find_map(of_crate)
 }
 
-/// Returns all instructions in a profile, by layer.
+/// Returns the instructions in a profile, by layer.
 pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
     let functions = &profile.functions;
     let layers = functions.iter().map(|function| layer_of(&function.file)).collect::<Vec<_>>();
@@ -80,8 +80,9 @@ pub(crate) fn by_layer(profile: &Profile) -> ByLayer {
     sum
 }
 
-/// Returns the shares of each function by layer. If the function has a layer, this layer has the whole share; otherwise it
-/// has the shares of its callers, weighted by the cost of their calls. Shares without a caller belong to the program.
+/// Returns the shares of each function by layer. If the function belongs to a layer, the layer has the whole share.
+/// Otherwise the function has the shares of its callers, weighted by the cost of their calls. Shares without a caller
+/// belong to the program.
 fn shares(functions: &[Function], layers: &[Option<Layer>]) -> Vec<ByLayer> {
     let mut shares = vec![ByLayer::default(); functions.len()];
     for (share, layer) in shares.iter_mut().zip(layers) {
@@ -151,8 +152,8 @@ mod tests {
         }
     }
 
-    /// A profile in which the device calls `memcpy` at a cost of 30, and the rpc layer calls it at a cost of 10 through a
-    /// function of the standard library. The caller of `lost` is unknown.
+    /// A profile in which the device calls `memcpy` at a cost of 30, and the rpc layer calls it through a function of the
+    /// standard library at a cost of 10. The caller of `lost` is unknown.
     const SHARED: &str = "\
 events: Ir
 fl=(1) /tree/transport/softrdma/src/a.rs

@@ -67,7 +67,7 @@ fn step(steps: Steps) -> Result<u8, String> {
     Ok(COUNTED)
 }
 
-/// Counts, then prints, checks or writes the counts as requested. Returns the exit code.
+/// Counts, and then prints, checks or writes the counts as requested. Returns the exit code.
 fn act(cli: &Cli) -> Result<u8, String> {
     let toolchain = Toolchain::here()?;
     // Read the record first, so that an unreadable record is reported before the measurement, which takes minutes.
@@ -90,7 +90,7 @@ fn judge(record: &Record, before: &Record) -> Result<u8, String> {
             Ok(COUNTED)
         }
         Verdict::OtherToolchain(differences) => {
-            // CI lists lines that begin with `skip` at the end of its output.
+            // CI repeats lines that begin with `skip` at the end of its output.
             output::out(&format!(
                 "skip counts: the record is of another toolchain ({differences}); `cargo counts --bless` renews it"
             ))?;
@@ -131,7 +131,7 @@ fn count(toolchain: Toolchain) -> Result<Record, String> {
         toolchain,
         payload_bytes: side::PAYLOAD_BYTES as u64,
         calls: CALLS,
-        // With one call in flight, messages do not share a frame.
+        // With one call in flight, no frame contains more than one message.
         request_header_bytes: counted[0].1,
         reply_header_bytes: counted[1].1,
         outstanding_32: Links { in_process: link(1), udp: link(3), shm: link(5) },

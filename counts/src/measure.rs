@@ -10,13 +10,15 @@ use std::path::Path;
 use std::process::Command;
 use trunkline_testkit::Folder;
 
-/// Functions at which the collection of instructions begins and ends, in [`crate::steps`].
+/// Function in [`crate::steps`] at which the collection of instructions begins.
 const BEGIN: &str = "trunkline_counts::steps::begin";
+/// Function at which the collection ends.
 const END: &str = "trunkline_counts::steps::end";
 const CLIENT_TURN: &str = "trunkline_counts::steps::world::client_turn";
 const SERVER_TURN: &str = "trunkline_counts::steps::world::server_turn";
 
-/// Counts one side of a run. Returns its counts per call, and the number of bytes before the payload in its longest frame.
+/// Counts one side of a run. Returns its counts per call, and the number of bytes before the payload in its longest
+/// frame.
 ///
 /// # Errors
 /// Returns an error if valgrind does not run or its output cannot be read.
@@ -42,7 +44,7 @@ pub(crate) fn measure(steps: Steps, side: Side) -> Result<(SideCounts, u64), Str
     Ok((SideCounts::new(totals.calls, instructions, system_calls, own), own.header_bytes))
 }
 
-/// Runs this program under callgrind with an empty environment, because the size of the environment shifts the stack.
+/// Runs this program under callgrind. The environment is empty, because its size shifts the stack.
 fn run(steps: Steps, side: Side, profile: &Path, log: &Path) -> Result<Totals, String> {
     let turn = match side {
         Side::Client => CLIENT_TURN,
@@ -86,7 +88,7 @@ fn read(path: &Path) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Measured runs, each link with one call in flight and with many.
+/// Runs to measure: each link with one call in flight and with many.
 pub(crate) const RUNS: [(Linked, u32); 6] = [
     (Linked::InProcess, 1),
     (Linked::InProcess, 32),

@@ -1,4 +1,4 @@
-//! The counts as JSON, and the check for growth.
+//! Counts as JSON, and the check for growth.
 
 use crate::layers::{ByLayer, Layer};
 use crate::side::{Linked, SHAPES, Shape};
@@ -7,10 +7,10 @@ use crate::toolchain::Toolchain;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Maximum factor by which a side's instructions may grow.
+/// Maximum factor by which the instructions of a side may grow.
 const MOST_GROWTH: f64 = 1.03;
-/// Maximum growth of allocations and system calls that is ignored. The choice of the first and last counted calls shifts the
-/// averages by less than this.
+/// Growth of allocations or system calls per call up to which counts are considered equal. The choice of the first and
+/// last counted calls shifts the averages by less than this.
 const SAME: f64 = 0.02;
 
 /// Counts of one side, per call.
@@ -49,20 +49,18 @@ impl SideCounts {
         }
     }
 
-    /// Returns the instructions in the path of a call, which the check compares.
+    /// Returns the instructions on the path of a call, which the check compares.
     pub(crate) fn instructions(&self) -> f64 {
         self.codec + self.rpc + self.transport + self.device
     }
 }
 
-/// Counts of both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LinkCounts {
     pub(crate) client: SideCounts,
     pub(crate) server: SideCounts,
 }
 
-/// Counts for each link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Links {
     #[serde(rename = "in-process")]
@@ -72,7 +70,6 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Returns the counts for one link.
     pub(crate) fn over(&self, linked: Linked) -> &LinkCounts {
         match linked {
             Linked::InProcess => &self.in_process,
@@ -89,7 +86,7 @@ pub(crate) struct Record {
     pub(crate) payload_bytes: u64,
     /// Number of calls over which each count is averaged.
     pub(crate) calls: u64,
-    /// Bytes between XRCETH and payload, in a request and in a reply.
+    /// Number of bytes between XRCETH and payload, in a request and in a reply.
     pub(crate) request_header_bytes: u64,
     pub(crate) reply_header_bytes: u64,
     /// Counts with 32 calls in flight.
@@ -97,14 +94,15 @@ pub(crate) struct Record {
     pub(crate) outstanding_32: Links,
     /// Counts with one call in flight.
     pub(crate) one_outstanding: Links,
-    /// Counts for other shapes by name, in process and with 32 calls in flight. For streams, they are per item of one
+    /// Counts for other shapes by name, in process and with 32 calls in flight. Counts for streams are per item of one
     /// stream.
     #[serde(default)]
     pub(crate) shapes: BTreeMap<String, LinkCounts>,
 }
 
 impl Record {
-    /// Returns the rows of the table: the name of the link or shape, calls in flight, side and counts.
+    /// Returns the rows of the table. Each contains the name of the link or shape, the calls in flight, the side and the
+    /// counts.
     pub(crate) fn rows(&self) -> Vec<(String, u32, &'static str, &SideCounts)> {
         let mut rows = Vec::new();
         for linked in [Linked::InProcess, Linked::Udp, Linked::Shm] {
@@ -125,8 +123,8 @@ impl Record {
         rows
     }
 
-    /// Returns the instructions of both sides for an item of a stream, by shape. They are relative to the instructions for a
-    /// call with the same payload and 32 calls in flight.
+    /// Returns the cost of a stream item on both sides, by shape. The cost is relative to the instructions for a call
+    /// with the same payload and 32 calls in flight.
     pub(crate) fn items_of_a_call(&self) -> Vec<(&'static str, f64)> {
         let both = |counts: &LinkCounts| counts.client.instructions() + counts.server.instructions();
         let call = both(&self.outstanding_32.in_process);
@@ -135,7 +133,7 @@ impl Record {
         streams.filter_map(part).collect()
     }
 
-    /// Returns the growth since `before`, with one line per count. Empty if no count has grown.
+    /// Returns the growth since `before`, as one line per grown count.
     pub(crate) fn growth_since(&self, before: &Self) -> Vec<String> {
         let mut grown = Vec::new();
         let mut compare = |what: String, now: f64, then: f64, most: f64| {
@@ -145,7 +143,7 @@ impl Record {
         };
         let before = before.rows();
         for (ways, outstanding, side, now) in self.rows() {
-            // A record may be older than a shape.
+            // The record may be older than the shape.
             let same = before.iter().find(|(of, at, on, _)| (of, *at, *on) == (&ways, outstanding, side));
             let Some((.., then)) = same else { continue };
             let what = |count: &str| format!("{count} of the {side}, {ways}, {outstanding} outstanding");
@@ -158,18 +156,18 @@ impl Record {
     }
 }
 
-/// The result of a check.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Verdict {
     /// No count has grown.
     Same,
     /// Some counts have grown.
     Grown(Vec<String>),
-    /// The record is from another toolchain, so the counts are not comparable. Contains the differences.
+    /// The record is from another toolchain, so the counts are not comparable. Contains the differences between the
+    /// toolchains.
     OtherToolchain(String),
 }
 
-/// Compares counts with the record.
+/// Compares counts with a record.
 pub(crate) fn check(now: &Record, before: &Record) -> Verdict {
     let differences = now.toolchain.differences(&before.toolchain);
     if !differences.is_empty() {
@@ -220,7 +218,6 @@ mod tests {
         }
     }
 
-    /// Returns the verdict after this change.
     fn verdict(change: impl FnOnce(&mut Record)) -> Verdict {
         let mut now = record();
         change(&mut now);

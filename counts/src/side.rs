@@ -1,12 +1,12 @@
-//! The parameters of a measurement: the link, the shape of the programs, and the side.
+//! Parameters of a measurement: link, shape of the programs, and side.
 
 use clap::ValueEnum;
 
-/// Size of an argument, a reply or an item in bytes, unless it is large.
+/// Size of an argument, reply or item in bytes, unless the payload is large.
 pub(crate) const PAYLOAD_BYTES: usize = 64;
 const FILL: u8 = 0x5a;
 
-/// The link between the nodes.
+/// Link between the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Linked {
     /// Queues within the process.
@@ -17,7 +17,7 @@ pub(crate) enum Linked {
     Shm,
 }
 
-/// The calling and the serving program.
+/// Behaviour of the calling and the serving program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
 pub(crate) enum Shape {
     /// Tasks on one poller make calls, and handlers complete in their first poll.
@@ -43,12 +43,9 @@ pub(crate) enum Shape {
     ClientStream,
 }
 
-/// One of the two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Side {
-    /// The calling node.
     Client,
-    /// The serving node.
     Server,
 }
 
@@ -63,7 +60,7 @@ impl Linked {
     }
 }
 
-/// Further shapes, which are measured in process.
+/// Shapes other than [`Shape::Plain`]. They are measured in process.
 pub(crate) const SHAPES: [Shape; 9] = [
     Shape::Yielding,
     Shape::Channel,
@@ -103,7 +100,6 @@ impl Shape {
         matches!(self, Self::Large | Self::EncryptedLarge)
     }
 
-    /// Returns true if the sessions are encrypted.
     pub(crate) const fn is_encrypted(self) -> bool {
         matches!(self, Self::Encrypted | Self::EncryptedOne | Self::EncryptedLarge)
     }
@@ -117,9 +113,9 @@ impl Shape {
         }
     }
 
-    /// Returns the number of calls or items to count instead of this many small calls. The window of a stream contains
-    /// thousands of items, and the count covers several windows. Large calls are fewer, because they take long under
-    /// valgrind.
+    /// Returns the number of calls or items to count, where small calls are counted `calls` times. A stream's window
+    /// contains thousands of items, and the count covers several windows. Fewer large calls are counted, because they
+    /// take long under valgrind.
     pub(crate) const fn counted(self, calls: u64) -> u64 {
         match self {
             _ if self.streams() => calls * 8,
@@ -128,12 +124,11 @@ impl Shape {
         }
     }
 
-    /// Returns the payload of an argument, a reply or an item. All bytes have the value [`FILL`].
+    /// Returns the payload of an argument, reply or item. All bytes are [`FILL`].
     pub(crate) const fn payload(self) -> &'static [u8] {
         if self.is_large() { &[FILL; 64 << 10] } else { &[FILL; PAYLOAD_BYTES] }
     }
 
-    /// Returns the number of pollers of each node.
     pub(crate) const fn pollers(self) -> u16 {
         if matches!(self, Self::TwoPollers) { 2 } else { 1 }
     }

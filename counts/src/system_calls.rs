@@ -1,31 +1,30 @@
-//! Counts of system calls by side.
+//! Counts of system calls per side.
 //!
 //! Valgrind can log every system call. The measured program marks the beginning and the end of each turn in this log by
-//! checking whether a certain file exists. The file never exists.
+//! checking whether a certain file exists, which is never the case.
 
 use crate::side::Side;
 
-/// Paths of the marks at the beginning and the end of a turn.
+/// Paths that mark the start and end of counting and of turns.
 pub(crate) mod marks {
-    /// Counting begins.
+    /// Start of counting.
     pub(crate) const BEGIN: &str = "/trunkline-counts/begin";
-    /// Counting ends.
+    /// End of counting.
     pub(crate) const END: &str = "/trunkline-counts/end";
-    /// A turn of the client begins.
+    /// Start of a turn of the client.
     pub(crate) const CLIENT: &str = "/trunkline-counts/client";
-    /// A turn of the server begins.
+    /// Start of a turn of the server.
     pub(crate) const SERVER: &str = "/trunkline-counts/server";
-    /// A turn ends.
+    /// End of a turn.
     pub(crate) const NOBODY: &str = "/trunkline-counts/nobody";
 }
 
-/// Writes a mark into the log.
 pub(crate) fn mark(path: &str) {
-    // The file does not exist; only the system call matters.
+    // The file does not exist. Only the system call matters.
     let _missing = std::fs::exists(path);
 }
 
-/// Counts the system calls in the turns of a side, from a log written with `--trace-syscalls=yes`.
+/// Counts the system calls in the turns of a side, in a log written with `--trace-syscalls=yes`.
 ///
 /// # Errors
 /// Returns an error if a mark is missing from the log.

@@ -1,8 +1,8 @@
-//! The counts as a table, which is also Markdown.
+//! Counts as a table, which is also valid Markdown.
 
 use crate::record::Record;
 
-/// Returns the table, below a line with the toolchain and the settings.
+/// Returns the table, preceded by a line with the toolchain and the settings.
 pub(crate) fn table(record: &Record) -> String {
     let toolchain = &record.toolchain;
     let mut text = format!(

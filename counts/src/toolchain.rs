@@ -1,26 +1,25 @@
-//! Versions on which instruction counts depend, other than the version of the code.
+//! Versions that affect instruction counts, in addition to the version of the code.
 
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::process::Command;
 
-/// Toolchain and processor. Instruction counts are compared only if these are equal.
+/// Toolchain and processor. Instruction counts are comparable only if these are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Toolchain {
-    /// The compiler that built the program.
+    /// Compiler that built the program.
     pub(crate) rustc: String,
     pub(crate) valgrind: String,
-    /// The C library, which provides `memcpy` and the allocator.
+    /// C library, which provides `memcpy` and the allocator.
     pub(crate) libc: String,
-    /// The architecture, and the widest vectors that the C library may use on this machine.
+    /// Architecture, and the widest vectors that the C library may use on this machine.
     pub(crate) processor: String,
 }
 
 impl Toolchain {
     /// Returns the toolchain of this machine and this build.
     ///
-    /// # Errors
-    /// Fails if valgrind is missing; the error explains how to install it.
+    /// Returns an error with installation instructions if valgrind is missing.
     pub(crate) fn here() -> Result<Self, String> {
         let valgrind = match Command::new("valgrind").arg("--version").output() {
             Ok(output) if output.status.success() => {
@@ -43,7 +42,7 @@ impl Toolchain {
         })
     }
 
-    /// Describes the differences between two toolchains. Empty if they are equal.
+    /// Describes the differences between two toolchains. The result is empty if they are equal.
     pub(crate) fn differences(&self, other: &Self) -> String {
         let all = [
             (&self.rustc, &other.rustc),

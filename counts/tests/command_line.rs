@@ -1,4 +1,4 @@
-//! The command line: missing valgrind and wrong usage.
+//! Tests of the command line: missing valgrind and wrong usage.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 

@@ -1,5 +1,7 @@
-//! The two sides of a session that cannot be opened, for `deploy/checks/52-causes.sh`, with their logs on standard error.
-//! Each side runs until it is killed, except for `call`.
+//! Server and client for `deploy/checks/52-causes.sh`, which tests the reported causes of failed connections. Both log to
+//! standard error.
+//!
+//! `serve`, `refuse` and `hold` run until they are killed, as does `call` with `--hold` or `--repeat`.
 
 use clap::{Args, Parser};
 use rcgen::{CertificateParams, Issuer, KeyPair, date_time_ymd};
@@ -23,19 +25,19 @@ const PORT: u16 = 7000;
 #[derive(Debug, Parser)]
 #[command(name = "causes")]
 enum Options {
-    /// Serves, and prints `ready`.
+    /// Runs a server, and prints `ready`.
     Serve {
         /// Address to listen on.
         address: IpAddr,
         #[command(flatten)]
         identity: Identity,
-        /// Depth of its SRQ.
+        /// SRQ depth of the server.
         #[arg(long)]
         depth: Option<u32>,
-        /// Kind of connections.
+        /// Connection type.
         #[arg(long)]
         connections: Option<Connections>,
-        /// Is in its grace period, with a handler that does not end.
+        /// Drain the server while a handler runs that never returns.
         #[arg(long)]
         drains: bool,
     },
@@ -43,45 +45,45 @@ enum Options {
     Call {
         /// Address of the server.
         server: String,
-        /// Holds the session.
+        /// Keep the session open.
         #[arg(long)]
         hold: bool,
-        /// Then calls all the time, and prints `answered` or the code of the status for each call.
+        /// Keep calling after `ready`, and print `answered` or the code of the status for each call.
         #[arg(long)]
         repeat: bool,
         #[command(flatten)]
         identity: Identity,
     },
-    /// Refuses all connections, as a node of protocol version 99 does, and prints `ready`.
+    /// Rejects all connections, as a node with protocol version 99 does, and prints `ready`.
     Refuse {
         /// Address to listen on.
         address: IpAddr,
     },
-    /// Holds UDP port 4791 of an address without being a node, and prints `ready`.
+    /// Binds UDP port 4791 at an address without starting a node, and prints `ready`.
     Hold {
-        /// The address.
+        /// Address to bind.
         address: IpAddr,
     },
     /// Issues a certificate that expires soon: PREFIX.pem and PREFIX.key.
     Expiring {
-        /// Folder of the authority.
+        /// Folder of the certificate authority.
         authority: String,
         /// Name in the certificate.
         name: String,
-        /// Path of both files without .pem and .key.
+        /// Path of both files, without .pem and .key.
         prefix: String,
-        /// Seconds until it expires.
+        /// Seconds until the certificate expires.
         seconds: u64,
     },
 }
 
-/// Identity and trust of a node; without them it has no identity.
+/// Identity of a node, and the roots that the node trusts. Without these options, the node has no identity.
 #[derive(Debug, Clone, Args)]
 struct Identity {
     /// Path of the certificate and the key, without .pem and .key.
     #[arg(long, requires = "trust")]
     identity: Option<String>,
-    /// Roots that it trusts.
+    /// File of trusted root certificates.
     #[arg(long)]
     trust: Option<String>,
     /// Name that the server must prove.
@@ -101,7 +103,7 @@ impl Identity {
     }
 }
 
-/// A service whose method does not end.
+/// A service with a method that never returns.
 #[trunkline::service]
 trait Endless {
     async fn run(&self) -> Result<(), Status>;
@@ -178,7 +180,7 @@ fn expiring(authority: &str, name: String, prefix: &str, after: Duration) -> Res
     Ok(fs::write(format!("{prefix}.key"), key.serialize_pem())?)
 }
 
-/// Reports that this side is ready, and waits until the process is killed.
+/// Prints `ready`, and waits until the process is killed.
 fn ready() -> ! {
     println!("ready");
     loop {
@@ -199,7 +201,7 @@ fn call_again(channel: Channel) -> ! {
     }
 }
 
-/// Drains the node, whose handler keeps it in the grace period.
+/// Drains the node. The node stays in its grace period, because a handler never returns.
 fn drain(node: &Arc<Node>) -> ! {
     let client = EndlessClient::new(node.channel(node.local_address()));
     thread::spawn(move || block_on(client.run()));

@@ -1,6 +1,7 @@
-//! The command line of `trunkctl`: its subcommands.
+//! Command line of `trunkctl`.
 //!
-//! To add a subcommand, write a module with its arguments and a `run`, add a variant, and add a line to `run`.
+//! To add a subcommand, write a module with the arguments and a `run` function, and add a variant to the command enum and
+//! an arm to [`Cli::run`].
 
 #[cfg(feature = "identity")]
 use crate::keys;
@@ -55,8 +56,7 @@ enum PolicyCommand {
 }
 
 impl Cli {
-    /// Runs the chosen subcommand. Exit status 0: no fault; 1: a fault, which was printed; 2: a file
-    /// cannot be read, or the command line is not valid. In the last case clap ends the process itself.
+    /// Runs the chosen subcommand and returns the exit status described in the help.
     #[must_use]
     pub fn run(self) -> ExitCode {
         match self.command {
@@ -75,10 +75,10 @@ impl Cli {
     }
 }
 
-/// Prints the requested help or version, or the error of an invalid command line.
+/// Prints the requested help or version, or the error in an invalid command line, and returns the exit status.
 #[must_use]
 pub fn refuse(error: &clap::Error) -> ExitCode {
-    // The error cannot be reported.
+    // A write error is ignored, because it cannot be reported.
     let _closed = error.print();
     let is_probe = std::env::args_os().nth(1).is_some_and(|command| command == "health");
     match error.exit_code() {

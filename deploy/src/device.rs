@@ -1,7 +1,7 @@
 //! `trunkctl device`: lists, removes and restores software devices.
 //!
-//! Tests how a program handles the removal of an RDMA device, without RDMA hardware. Affects devices opened with
-//! `TRUNKLINE_REMOVABLE=on` and this runtime directory, including devices of the drop-in libraries.
+//! Lets users test without RDMA hardware how a program handles the removal of an RDMA device. Affects devices opened with
+//! `TRUNKLINE_REMOVABLE=on` in the same runtime directory, including devices of the drop-in libraries.
 
 use crate::nodes::unless_absent;
 use crate::streams::{finish, warn};
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use trunkline_softrdma::device::{DeviceList, HostError, list_devices, put_back, take_away};
 use trunkline_verbs::VerbsError;
 
-/// Time limit for devices to close. A removable device checks ten times a second whether it was removed.
+/// Time limit for devices to close. A removable device checks ten times a second whether it has been removed.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// Interval at which the remaining devices are counted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The operation on devices.
+/// Operation on devices.
 #[derive(Debug, Subcommand)]
 pub enum DeviceCommand {
     /// List the addresses at which devices of this user and network namespace are in use or removed, and how many
@@ -37,7 +37,7 @@ pub enum DeviceCommand {
     Restore(Which),
 }
 
-/// Output format of a list.
+/// Output format of `list`.
 #[derive(Debug, Args)]
 pub struct Format {
     /// Print one JSON object: `devices`, each with `address`, `state` and `in_use`, and `all_removed`
@@ -45,7 +45,7 @@ pub struct Format {
     json: bool,
 }
 
-/// Selects the devices.
+/// Selection of devices.
 #[derive(Debug, Args)]
 pub struct Which {
     /// The device at this address; by default all devices of this user and network namespace
@@ -62,7 +62,7 @@ impl fmt::Display for Which {
     }
 }
 
-/// Parses an address of a device. Refuses link-local addresses, with or without an interface.
+/// Parses the address of a device. Rejects link-local addresses, with or without an interface.
 fn device_address(text: &str) -> Result<IpAddr, String> {
     let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
     if let Ok(address) = alone.parse::<Ipv6Addr>() {
@@ -71,7 +71,7 @@ fn device_address(text: &str) -> Result<IpAddr, String> {
     text.parse().map_err(|_| "expected an IP address".to_owned())
 }
 
-/// Runs the operation. Exit status 1 if it had no effect or failed.
+/// Runs the operation. Returns exit status 1 if it had no effect or failed.
 #[must_use]
 pub fn run(command: &DeviceCommand) -> ExitCode {
     match outcome(command, None, PATIENCE) {
@@ -83,8 +83,8 @@ pub fn run(command: &DeviceCommand) -> ExitCode {
     }
 }
 
-/// Runs the operation and returns the text to print. `directory` is the runtime directory; `None` for the default of the
-/// environment. Removed devices have the time `patience` to close.
+/// Runs the operation and returns the text to print. `directory` is the runtime directory; `None` selects the default of
+/// the environment. `patience` is the time limit for removed devices to close.
 fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration) -> Result<String, String> {
     let text = |error: HostError| error.to_string();
     let list = || list_devices(directory).map_err(text);
@@ -142,7 +142,7 @@ fn outcome(command: &DeviceCommand, directory: Option<&Path>, patience: Duration
     }
 }
 
-/// The list as JSON.
+/// The device list, as JSON.
 #[derive(Debug, Serialize)]
 struct Listing {
     devices: Vec<AtAddress>,
@@ -153,7 +153,7 @@ struct Listing {
 #[derive(Debug, Serialize)]
 struct AtAddress {
     address: IpAddr,
-    /// `present` while a device is in use, removable or not.
+    /// `present` if a device is in use, whether or not it is removable.
     state: &'static str,
     in_use: usize,
 }
@@ -169,7 +169,7 @@ impl Listing {
     }
 }
 
-/// Returns a table with a line for each address.
+/// Returns a table with one line per address.
 fn table(list: &DeviceList) -> String {
     let Listing { devices, all_removed } = Listing::new(list);
     let line = |AtAddress { address, state, in_use }: &AtAddress| {
@@ -193,7 +193,7 @@ mod tests {
     use trunkline_testkit::{Folder, fresh_ip};
     use trunkline_verbs::{Device as _, PortSpace, QpType};
 
-    /// A folder that is removed when dropped, and its path: the runtime directory.
+    /// A runtime directory that is removed when dropped, and its path.
     struct Directory(#[expect(dead_code, reason = "it is removed when dropped")] Folder, PathBuf);
 
     impl Directory {
@@ -203,7 +203,7 @@ mod tests {
             Self(folder, runtime)
         }
 
-        /// Runs an operation whose devices have `patience` to close.
+        /// Runs an operation. `patience` is the time limit for devices to close.
         fn run(&self, command: &DeviceCommand, patience: Duration) -> Result<String, String> {
             outcome(command, Some(&self.1), patience)
         }
@@ -226,7 +226,7 @@ mod tests {
             is_in_table
         }
 
-        /// Opens a device and makes it use `address` by a listener.
+        /// Opens a device that listens at `address`.
         fn device(&self, address: IpAddr, removable: bool) -> (impl Sized + use<>, Arc<SoftDevice>) {
             let options = SoftOptions {
                 addresses: vec![address],
@@ -270,7 +270,7 @@ mod tests {
             let text = format!("{elsewhere}: not in use; devices in use: {here}");
             assert!(error.contains(&text), "{error}");
             assert!(directory.run(&remove(address), patience).expect("it goes").starts_with("removed: "));
-            // Without an address argument, only addresses of devices in use are known.
+            // Without an address argument, the command finds only addresses of devices in use.
             assert_eq!(directory.lists(here, "removed", 0), address.is_some());
             let error = directory.run(&remove(address), patience).expect_err("once only");
             assert!(error.contains("removed before"), "{error}");
@@ -284,7 +284,7 @@ mod tests {
         let directory = Directory::new();
         let [here, elsewhere] = addresses();
         let _device = directory.device(here, false);
-        // Another command has removed the device at this address.
+        // Another command removes the device at this address first.
         take_away(Some(&directory.1), Some(elsewhere)).expect("a directory");
         for address in [Some(here), None] {
             let error = directory.run(&remove(address), Duration::ZERO).expect_err("it stays");

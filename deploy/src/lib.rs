@@ -1,7 +1,7 @@
-//! Operator tools: the library behind `trunkctl`.
+//! The library behind `trunkctl`, the operator tool.
 //!
-//! Each subcommand is a module with its arguments and a `run`; [`cli`] only selects one. The results of a
-//! subcommand go to standard output, progress and errors to standard error.
+//! Each subcommand is a module with its arguments and a `run` function, which [`cli`] calls. Subcommands write their
+//! results to standard output, and progress and errors to standard error.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! `trunkctl nodes`: lists the running nodes of this user, with their peers.
+//! `trunkctl nodes`: lists this user's running nodes with their peers.
 //!
-//! Each node answers on a socket from its CM thread, so a node with stuck handlers answers too. Stopped processes delay the
-//! list by at most a second per 64 nodes, and by twice that with rates.
+//! The CM thread of a node answers the query, so nodes with blocked handlers answer too. Stopped processes delay the list
+//! by at most one second per 64 nodes, or two seconds if rates are measured.
 
 use crate::streams::{ascii, finish, warn};
 use clap::Args;
@@ -20,11 +20,11 @@ use trunkline_softrdma::device::{
 use trunkline_softrdma::link::{Owner, PortOwner, printable};
 use trunkline_transport::{NodeStatus, PathStatus, PeerStatus, utc};
 
-/// Maximum wait for the answers of 64 nodes.
+/// Maximum time to wait for answers from 64 nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
-/// Ticks per second in `/proc`, on all architectures that Rust supports.
+/// Clock ticks per second in `/proc`, on all architectures that Rust supports.
 const USER_HZ: u64 = 100;
-/// Note about nodes that the list cannot contain.
+/// Note about nodes that do not appear in the list.
 pub(crate) const NOT_VISIBLE: &str = "not visible: nodes on NICs, in-process nodes, and those of another user, network namespace or runtime directory";
 
 /// List the running nodes of this user and network namespace: address, process, pollers, the path and the message
@@ -46,9 +46,9 @@ pub struct NodesArguments {
 #[derive(Debug)]
 struct Listing {
     nodes: Vec<ListedNode>,
-    /// UDP ports at which these nodes receive, by address.
+    /// UDP ports on which these nodes receive, by address.
     ports: Vec<UdpPort>,
-    /// Processes of nodes that do not answer, because they are stopped, too busy or ending, or have a different version.
+    /// Processes whose nodes do not answer, because they are stopped, busy or ending, or because their version differs.
     silent_pids: Vec<Option<u32>>,
     /// True if there are more nodes than were queried.
     is_cut: bool,
@@ -56,21 +56,21 @@ struct Listing {
 
 #[derive(Debug)]
 struct ListedNode {
-    /// `None` in a PID namespace that is invisible to this process.
+    /// Process ID. `None` if the PID namespace of the process is not visible.
     pid: Option<u32>,
-    /// Status of the node. Its peers include nodes that it still remembers, such as clients that ended.
+    /// Status of the node. It includes peers that the node still remembers, such as clients that have ended.
     status: NodeStatus,
-    /// Messages sent to and received from each peer per second; `None` if they were not measured.
+    /// Rates of messages sent to and received from each peer, per second. `None` if they were not measured.
     rates: Vec<[Option<f64>; 2]>,
 }
 
-/// UDP port of nodes at an address.
+/// UDP port of the nodes at an address.
 #[derive(Debug)]
 pub(crate) struct UdpPort {
     at: SocketAddr,
     /// `None` if unknown.
     holder: Option<Holder>,
-    /// Other processes with devices at the address. The holder passes received packets on to them.
+    /// Other processes with devices at the address. The holder forwards their packets to them.
     senders: BTreeSet<u32>,
 }
 
@@ -79,14 +79,15 @@ pub(crate) struct UdpPort {
 struct Holder {
     owner: PortOwner,
     uid: Option<u32>,
-    /// Start time of the process.
+    /// Start time of the process, in UTC.
     since: Option<String>,
-    /// True if the process is stopped, as by SIGSTOP. Nodes at the address, its own and others, then receive no packets.
+    /// True if the process is stopped, for example by SIGSTOP. No node at the address then receives packets over UDP.
     is_stopped: bool,
 }
 
 impl Holder {
-    /// Returns the owner of a port. Only processes in `silent`, whose nodes do not answer, can be stopped.
+    /// Creates the holder from the owner of a port. Only processes in `silent`, whose nodes do not answer, are checked
+    /// for being stopped.
     fn new(owner: PortOwner, silent: &[Option<u32>]) -> Self {
         let at = SocketAddr::new(owner.address, owner.port);
         let is_stopped = match owner.who {
@@ -106,7 +107,7 @@ impl Holder {
         Self { owner, uid, since, is_stopped }
     }
 
-    /// Returns process id and program.
+    /// Returns the process ID and the name of the program, if they are known.
     fn process(&self) -> Option<(u32, &str)> {
         let Owner::Process { pid, program, .. } = &self.owner.who else { return None };
         Some((*pid, program))
@@ -161,7 +162,7 @@ impl fmt::Display for UdpPort {
 /// Returns the start time of a process, in UTC.
 fn began(process: &Path) -> Option<String> {
     let stat = fs::read(process.join("stat")).ok()?;
-    // The name in parentheses, the second field, may contain any bytes.
+    // The name in parentheses, which is the second field, may contain any bytes.
     let fields = str::from_utf8(stat.rsplit(|byte| *byte == b')').next()?).ok()?;
     let ticks: u64 = fields.split_ascii_whitespace().nth(19)?.parse().ok()?;
     let system = fs::read_to_string("/proc/stat").ok()?;
@@ -172,16 +173,16 @@ fn began(process: &Path) -> Option<String> {
     Some(text + "Z")
 }
 
-/// Returns the UDP ports of the nodes that answer, and the ports held by silent processes. `devices` are the devices of the
-/// same runtime directory.
+/// Returns the UDP ports of the nodes that answered, and the ports held by silent processes. `devices` lists the devices
+/// in the same runtime directory.
 fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList) -> Vec<UdpPort> {
     let mut all: BTreeSet<_> = nodes
         .iter()
         .map(|node| SocketAddr::new(node.status.address.ip().to_canonical(), node.status.udp_port))
         .collect();
     if !silent.is_empty() {
-        // A silent node does not report its port. Each device has registered its ports; the lowest is usually the receiving
-        // port.
+        // A silent node does not report its port. Each device has registered its ports, the lowest of which is usually
+        // the receiving port.
         let first = |(ip, devices): (&IpAddr, &Vec<BTreeSet<u16>>)| {
             let first = devices.iter().filter_map(|ports| ports.first());
             first.map(|port| SocketAddr::new(*ip, *port)).collect::<Vec<_>>()
@@ -215,7 +216,7 @@ fn udp_ports(nodes: &[ListedNode], silent: &[Option<u32>], devices: &DeviceList)
     all.iter().copied().map(port).collect()
 }
 
-/// Returns the UDP ports held by processes that do not answer.
+/// Returns the UDP ports held by processes whose nodes do not answer.
 pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
     if silent_pids.is_empty() {
         return Vec::new();
@@ -223,11 +224,11 @@ pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
     udp_ports(&[], silent_pids, &list_devices(None).unwrap_or_default())
 }
 
-/// Requests descriptions from the nodes of the environment's runtime directory. If the directory does not exist, there are no
-/// nodes, and the first request notes this on standard error.
+/// Queries the nodes in the default runtime directory. If the directory does not exist, the result is empty, and a note
+/// is written to standard error if `is_first` is true.
 ///
 /// # Errors
-/// The exit status of the program if the directory cannot be used.
+/// Returns the exit status of the program if the directory cannot be used.
 pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>, ExitCode> {
     unless_absent(ask_nodes(None, request, PATIENCE), is_first, Vec::new).map_err(|error| {
         warn(error);
@@ -235,11 +236,11 @@ pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>
     })
 }
 
-/// Returns the result, or the value of `none` if the runtime directory does not exist, with a note on standard error if
-/// `is_noted`.
+/// Replaces the error for an absent runtime directory with the value of `none`. Writes a note to standard error if
+/// `is_noted` is true.
 ///
 /// # Errors
-/// Other errors of the result.
+/// Returns all other errors.
 pub(crate) fn unless_absent<T>(
     result: Result<T, HostError>,
     is_noted: bool,
@@ -256,8 +257,8 @@ pub(crate) fn unless_absent<T>(
     }
 }
 
-/// Lists the nodes. If the runtime directory does not exist, the list is empty, with a note on standard error. Exit status 1
-/// if a process does not answer, the directory cannot be used, or the list cannot be written.
+/// Lists the nodes. If the runtime directory does not exist, the list is empty, and a note is written to standard error.
+/// Returns exit status 1 if a process does not answer, the directory cannot be used, or the list cannot be written.
 #[must_use]
 pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = listing(None, Duration::from_millis(arguments.interval_ms));
@@ -281,7 +282,7 @@ fn listing(directory: Option<&Path>, interval: Duration) -> Result<Listing, Host
     }
     let mut listing = list(&ask_nodes(directory, NodeRequest::Status, PATIENCE)?, &earlier);
     if !listing.nodes.is_empty() || !listing.silent_pids.is_empty() {
-        // The holders are known even if the registry is full.
+        // The holders of the ports are known even if the registry is full.
         let devices = list_devices(directory).unwrap_or_default();
         listing.ports = udp_ports(&listing.nodes, &listing.silent_pids, &devices);
     }
@@ -292,7 +293,7 @@ pub(crate) fn status(node: &FoundNode) -> Option<NodeStatus> {
     NodeStatus::parse(node.answer.as_deref()?)
 }
 
-/// Returns the nodes found. Rates are computed from earlier answers, which are matched by name.
+/// Returns the nodes found. Rates are computed from earlier answers, which are matched by node name.
 fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing {
     let mut listing = Listing {
         nodes: Vec::new(),
@@ -313,18 +314,18 @@ fn list(found: &[FoundNode], earlier: &BTreeMap<String, NodeStatus>) -> Listing 
     listing
 }
 
-/// Returns the seconds between two statuses of a node.
+/// Returns the time between two statuses of a node, in seconds.
 pub(crate) fn seconds(now: &NodeStatus, earlier: &NodeStatus) -> Option<f64> {
     let passed_ns = now.at_ns.checked_sub(earlier.at_ns).filter(|passed_ns| *passed_ns > 0)?;
     Some(passed_ns as f64 / 1e9)
 }
 
-/// Returns the messages per second sent to and received from a peer since the node's earlier answer.
+/// Returns the number of messages per second sent to and received from a peer since the earlier status of the node.
 pub(crate) fn rates(now: &NodeStatus, peer: &PeerStatus, earlier: Option<&NodeStatus>) -> [Option<f64>; 2] {
     let since = |of: fn(&PeerStatus) -> u64| {
         let earlier = earlier?;
         let before = earlier.peers.iter().find(|before| before.address == peer.address)?;
-        // The counters of a peer that was dropped in between restart at 0.
+        // The counters of a peer that was forgotten in the meantime restart at 0.
         Some(of(peer).checked_sub(of(before))? as f64 / seconds(now, earlier)?)
     };
     [since(|peer| peer.sent), since(|peer| peer.received)]
@@ -367,7 +368,7 @@ fn json(listing: &Listing) -> String {
     format!("{document:#}")
 }
 
-/// Returns a table with a line for each node and for each path to its peers.
+/// Returns a table with one line per node and one per path to a peer.
 fn table(listing: &Listing) -> String {
     let mut text =
         format!("{:<45} {:>8} {:>7} {:>4} {:>8}\n", "ADDRESS", "PID", "POLLERS", "KIND", "SESSIONS");
@@ -403,7 +404,7 @@ fn table(listing: &Listing) -> String {
     text + NOT_VISIBLE
 }
 
-/// Appends a line for each process that does not answer.
+/// Appends one line for each process that does not answer.
 pub(crate) fn silent_lines(text: &mut String, silent_pids: &[Option<u32>]) {
     for silent in silent_pids {
         let why = "it is stopped, too busy, ending, or of another version";
@@ -411,12 +412,12 @@ pub(crate) fn silent_lines(text: &mut String, silent_pids: &[Option<u32>]) {
     }
 }
 
-/// Returns a process id, or `-` for an unknown process.
+/// Formats a process ID; `-` if it is unknown.
 pub(crate) fn pid(pid: Option<u32>) -> String {
     pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string())
 }
 
-/// Adds a line, escaped: names and causes can come from peers.
+/// Appends a line. It is escaped, because names and causes may come from peers.
 pub(crate) fn line(text: &mut String, line: fmt::Arguments<'_>) {
     text.push_str(&printable(&line.to_string()));
     text.push('\n');
@@ -534,7 +535,7 @@ mod tests {
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
     }
 
-    /// A node remembers a client that has ended for a while.
+    /// A node remembers an ended client for some time.
     #[test]
     fn peers_without_session_are_not_counted_as_sessions() {
         let mut status = NodeStatus { omitted: 0, ..node(1, 0) };
@@ -559,7 +560,7 @@ mod tests {
         assert!(json(&listing).contains("peers_omitted"));
     }
 
-    /// A counter or clock that went backwards, as after a restart under the same name, gives no rate.
+    /// A counter or clock that went backwards, for example after a restart under the same name, gives no rate.
     #[test]
     fn incomparable_counters_have_no_rate() {
         for earlier in [node(1, 900), node(9, 100), node(5, 100)] {

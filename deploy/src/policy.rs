@@ -1,4 +1,4 @@
-//! `trunkctl policy check`: parses a policy, lists its rules, and decides about a call.
+//! `trunkctl policy check`: parses a policy, lists its rules, and evaluates it for a call.
 
 use crate::streams::{ascii, print, warn};
 use clap::Args;
@@ -50,7 +50,6 @@ A call is allowed if a rule [[allow]] matches it and no rule [[deny]] does. One 
           address; `local` for all users of the host, or `local:UID`; `unproven` for peers without a proven name
   calls   `/service/method`, `/service/*` or `*`; calls of gRPC too"#;
 
-/// Parses the name of one peer.
 fn peer(text: &str) -> Result<PeerPattern, String> {
     let pattern: PeerPattern = text.parse()?;
     match pattern.as_peer() {
@@ -61,7 +60,6 @@ fn peer(text: &str) -> Result<PeerPattern, String> {
     }
 }
 
-/// Parses the path of one call.
 fn call(text: &str) -> Result<String, String> {
     let pattern: CallPattern = text.parse()?;
     if pattern.to_string().ends_with('*') {
@@ -70,8 +68,8 @@ fn call(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Checks the policy. Exit status 0: the policy is valid, or allows the call; 1: it denies the call; 2: it is invalid, or the
-/// result cannot be written.
+/// Checks the policy. Returns exit status 0 if the policy is valid or allows the call, 1 if it denies the call, and 2 if
+/// it is invalid or the result cannot be written.
 #[must_use]
 pub fn run(arguments: &CheckArguments) -> ExitCode {
     let policy = match AccessPolicy::read(&arguments.file) {
@@ -111,7 +109,7 @@ fn warning(rule: &Rule, by: &BTreeSet<usize>) -> String {
     )
 }
 
-/// Returns the deciding rule, or else the cause of the denial.
+/// Returns the rule that decides, or the reason for a denial without such a rule.
 fn deciding(decision: PolicyDecision<'_>) -> Result<&Rule, String> {
     match decision {
         PolicyDecision::Allowed(rule) | PolicyDecision::Denied(DenialCause::Rule(rule)) => Ok(rule),

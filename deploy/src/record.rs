@@ -1,6 +1,6 @@
-//! `trunkctl record`: the last events of the running nodes of this user.
+//! `trunkctl record`: prints the last events of this user's running nodes.
 //!
-//! A node answers from its CM thread with events that it always records, so a node with stuck handlers answers too.
+//! A node always records these events. Its CM thread answers the query, so nodes with blocked handlers answer too.
 
 use crate::nodes::{NOT_VISIBLE, ask, line, pid};
 use crate::streams::{ascii, print, warn};
@@ -28,8 +28,8 @@ pub struct RecordArguments {
     json: bool,
 }
 
-/// Prints the records. Exit status 1 if there is no such node, a node gives no record, the directory cannot be used, or the
-/// output cannot be written.
+/// Prints the records. Returns exit status 1 if there is no such node, a node returns no record, the directory cannot be
+/// used, or the output cannot be written.
 #[must_use]
 pub fn run(arguments: &RecordArguments) -> ExitCode {
     let found = match ask(NodeRequest::Record, true) {
@@ -93,7 +93,7 @@ fn json(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> Value {
     })
 }
 
-/// Returns a table with a line for each node and event.
+/// Returns a table with one line per node and event.
 fn table(records: &[(&FoundNode, NodeRecord)], silent: &[Option<u32>]) -> String {
     let mut text = String::new();
     for (node, record) in records {

@@ -1,21 +1,21 @@
-//! Standard output and standard error.
+//! Writes to standard output and standard error.
 
 use std::fmt::{Display, Write as _};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 use trunkline_softrdma::link::printable;
 
-/// Writes a line to standard error, escaped. A failed write is ignored, because the exit status has the result; `eprintln!`
-/// panics.
+/// Writes an escaped line to standard error. A write error is ignored, because the exit status reports the result.
+/// `eprintln!` would panic.
 pub(crate) fn warn(text: impl Display) {
     let text = printable(&text.to_string());
     let _unwritten = writeln!(io::stderr(), "trunkctl: {text}");
 }
 
-/// Prints a text and the end of the line to standard output.
+/// Prints a text and a newline to standard output.
 ///
 /// # Errors
-/// The exit status: 0 if the reader has closed the pipe, 1 after another error, which is reported.
+/// Returns the exit status: 0 if the reader has closed the pipe, or 1 after another error, which is reported.
 pub(crate) fn print(text: &str) -> Result<(), u8> {
     writeln!(io::stdout(), "{text}").map_err(|error| {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -26,12 +26,12 @@ pub(crate) fn print(text: &str) -> Result<(), u8> {
     })
 }
 
-/// Prints the last text, and returns the exit status: `status`, or 1 instead of 0 if the text cannot be written.
+/// Prints the last text. Returns `status`, or 1 if `status` is 0 and the text cannot be written.
 pub(crate) fn finish(text: &str, status: u8) -> ExitCode {
     status.max(print(text).err().unwrap_or_default()).into()
 }
 
-/// Escapes non-ASCII characters in JSON. Its texts can come from other parties, and terminals interpret some characters.
+/// Escapes non-ASCII characters in JSON. Strings may come from peers, and terminals interpret some characters.
 pub(crate) fn ascii(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {

@@ -1,4 +1,4 @@
-//! `trunkctl top`: methods and peers of the running nodes, with rates and latencies, repeated at an interval.
+//! `trunkctl top`: shows rates and latencies of the running nodes' methods and peers, and updates them at an interval.
 
 use crate::nodes::{
     NOT_VISIBLE, UdpPort, ask, line, peer_line, pid, ports_of_silent, rates, seconds, silent_lines, status,
@@ -14,9 +14,9 @@ use std::time::Duration;
 use trunkline_softrdma::device::{FoundNode, NodeRequest};
 use trunkline_transport::{MethodStatus, NodeStatus};
 
-/// Maximum number of methods, and of peers, per node in the table; the busiest are shown.
+/// Maximum number of methods and of peers per node in the table. The busiest are shown.
 const MOST_LINES: usize = 12;
-/// Clears a terminal, and moves the cursor to the top.
+/// Escape sequence that clears a terminal and moves the cursor to the top.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Show what the nodes of this user do: calls/s, latencies and errors of each method, messages/s and path of each
@@ -42,19 +42,19 @@ pub struct TopArguments {
     interval_ms: u64,
 }
 
-/// Rates and latencies of a method in an interval.
+/// Rates and latencies of a method over an interval.
 #[derive(Debug)]
 struct MethodRates<'a> {
     method: &'a MethodStatus,
-    /// `None` without an earlier status of the node.
+    /// `None` if there is no earlier status of the node.
     calls_per_s: Option<f64>,
     failed_per_s: Option<f64>,
     p50: Option<Duration>,
     p99: Option<Duration>,
 }
 
-/// Shows the nodes. Exit status 1 if a process does not answer in the last interval, the directory cannot be used, or the
-/// output cannot be written.
+/// Shows the nodes. Returns exit status 1 if a process does not answer in the last interval, the directory cannot be
+/// used, or the output cannot be written.
 #[must_use]
 pub fn run(arguments: &TopArguments) -> ExitCode {
     let clears = !arguments.json && io::stdout().is_terminal();
@@ -69,7 +69,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
         let silent: Vec<_> =
             found.iter().filter(|node| status(node).is_none()).map(|node| node.pid).collect();
         let ports = ports_of_silent(&silent);
-        // All figures are rates, so nothing is printed until the second answers.
+        // All figures are rates, so nothing is printed before the second answers.
         if !earlier.is_empty() || left.is_none_or(|left| left <= arguments.count.unwrap_or(0)) {
             let text = if arguments.json {
                 ascii(&json(&found, &earlier, &silent, &ports).to_string())
@@ -90,7 +90,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
     }
 }
 
-/// Returns the activity of each method since the earlier status, the busiest first.
+/// Returns the activity of each method since the earlier status, with the busiest first.
 fn methods<'a>(now: &'a NodeStatus, earlier: Option<&NodeStatus>) -> Vec<MethodRates<'a>> {
     let since = earlier.and_then(|earlier| Some((earlier, seconds(now, earlier)?)));
     let rates = |method: &'a MethodStatus| {
@@ -169,7 +169,7 @@ fn json(
     })
 }
 
-/// Returns a table with a line for each node, method and peer.
+/// Returns a table with one line per node, method and peer.
 fn table(
     found: &[FoundNode],
     earlier: &BTreeMap<String, NodeStatus>,

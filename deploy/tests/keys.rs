@@ -1,4 +1,4 @@
-//! Runs `trunkctl keys`: files, their modes and contents, renewal, refusals, and what `show` prints.
+//! Tests of `trunkctl keys`: files with their modes and contents, renewal, refusals, and the output of `show`.
 #![cfg(feature = "identity")]
 
 #[cfg(test)]
@@ -24,7 +24,7 @@ mod tests {
         command.arg("keys").args(arguments).current_dir(directory).output().expect("the program starts")
     }
 
-    /// Asserts that the operation fails with this status and these texts.
+    /// Asserts that the command fails with this exit status, and that its output contains these texts.
     fn fails(arguments: &[&str], directory: &Path, status: i32, texts: &[&str]) {
         let output = keys(arguments, directory);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -34,7 +34,7 @@ mod tests {
         }
     }
 
-    /// Returns the JSON of a successful operation.
+    /// Runs a command that must succeed, and returns its JSON.
     fn json(arguments: &[&str], directory: &Path) -> Value {
         let output = keys(&[arguments, &["--json"]].concat(), directory);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -58,7 +58,7 @@ mod tests {
         names
     }
 
-    /// The other authority has the same name, and another key.
+    /// The other authority has the same name and a different key.
     #[test]
     fn show_reports_signature_by_authority_among_files() {
         let folder = authority();
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(files(), before);
         let first = "other/root.pem does not exist: run `trunkctl keys init other` first";
         fails(&["issue", "other", "db"], folder.path(), 2, &[first]);
-        // A key alone, as after a crash.
+        // Only the key exists, as after a crash.
         fs::remove_file(ca.join("root.pem")).expect("ours");
         fails(&["init", "ca"], folder.path(), 1, &["root.key exists"]);
         fails(&["issue", "ca", "db"], folder.path(), 2, &["root.pem: No such file"]);
@@ -243,7 +243,7 @@ mod tests {
             shown["files"][0]["certificates"][0]["not_after"].clone()
         };
         assert_eq!(end("ca/web.pem"), end("ca/root.pem"));
-        // The key of another authority.
+        // The key belongs to another authority.
         json(&["init", "other"], folder.path());
         fs::copy(folder.join("other/root.key"), folder.join("ca/root.key")).expect("ours");
         fails(&["issue", "ca", "db"], folder.path(), 1, &["root.pem with its key is no authority"]);
@@ -274,7 +274,7 @@ mod tests {
             "uses",
         ];
         assert_eq!(keys_of(&shown["certificates"][0]), certificate);
-        // A chain and its key in one file, with the key of another certificate beside it.
+        // One file contains a chain and its key. The file next to it contains the key of another certificate.
         let read = |name: &str| fs::read_to_string(folder.join(name)).expect("a file");
         fs::write(folder.join("web.pem"), read("web.pem") + &read("web.key")).expect("ours");
         fs::copy(folder.join("db.key"), folder.join("web.key")).expect("ours");

@@ -1,4 +1,4 @@
-//! Runs `trunkctl ping`, `health`, `top` and `record` against nodes of this process.
+//! Tests of `trunkctl ping`, `health`, `top` and `record` with nodes in this process.
 
 #[cfg(test)]
 mod tests {
@@ -14,10 +14,10 @@ mod tests {
     use trunkline::{Node, block_on};
     use trunkline_testkit::{Folder, Process, fresh_ip, is_in_network_namespace, print_line, same_test};
 
-    /// Environment variable of the process that holds a port: the address at which its node listens.
+    /// Environment variable that contains the listen address of the process that holds a port.
     const HOLDER: &str = "TRUNKLINE_TEST_HOLDER";
 
-    /// Returns the exit status and standard output.
+    /// Runs `trunkctl`, and returns the exit status and standard output.
     fn trunkctl(arguments: &[&str]) -> (i32, String) {
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
             .args(arguments)
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn ping_has_steps_of_session_and_its_round_trips() {
+    fn ping_reports_session_steps_and_round_trips() {
         let server = Node::builder().listen("127.0.0.1:0").start().unwrap();
         let (exit, result) = ping(&["-c", "3", &format!("localhost:{}", server.local_address().port())]);
         assert_eq!(exit, 0, "{result}");
@@ -46,7 +46,7 @@ mod tests {
         assert_eq!(steps[..3], ["names looked up", "node started", "request sent"], "{result}");
         assert!(["answered", "dialled back"].iter().all(|step| steps.contains(step)), "{result}");
         assert_eq!(steps.last(), Some(&"session up"), "{result}");
-        // This node has no health service, and answers.
+        // This node answers although it has no health service.
         assert_eq!(result["round_trips_us"].as_array().map(Vec::len), Some(3), "{result}");
         assert!(["cause", "code", "reason"].iter().all(|name| result[name].is_null()), "{result}");
         assert_eq!((&result["server"]["level"], &result["server"]["issuer"]), (&"none".into(), &Value::Null));
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(ping(&[&address]).0, 1, "a client without an identity");
     }
 
-    /// The first attempt gives the cause, so that a short time limit suffices.
+    /// The first attempt reports the cause, so a short time limit is sufficient.
     #[cfg(feature = "identity")]
     #[test]
     fn ping_and_health_name_refused_certificate_after_first_attempt() {
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// A second process at the address uses the port of the first.
+    /// A second process at the address uses the port bound by the first.
     #[test]
     fn nodes_names_holder_and_users_of_port() {
         let server = Node::builder().listen((fresh_ip(), 0)).start().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         let mut client =
             Process::start("ping", command.env("TRUNKLINE_ADDRESS", address.ip().to_string())).unwrap();
         client.after("  call 0").unwrap();
-        // Nodes of other tests may end at the same time, and not answer.
+        // Nodes of other tests may end at the same time and not answer.
         let (_, text) = trunkctl(&["nodes", "--json", "--interval-ms", "0"]);
         let list: Value = serde_json::from_str(&text).expect("JSON");
         let ports = list["ports"].as_array().unwrap();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn health_has_exit_statuses_of_probes() {
+    fn health_returns_exit_statuses_of_probes() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address().to_string();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn record_has_calls_failures_and_sessions_of_node() {
+    fn record_lists_calls_failures_and_sessions_of_node() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();
@@ -331,9 +331,9 @@ mod tests {
         assert!(error.contains(&format!("no node at {address} gives a record")), "{error}");
     }
 
-    /// The nodes of other tests are in the list as well.
+    /// The list also contains the nodes of other tests.
     #[test]
-    fn top_has_rates_of_methods_and_peers() {
+    fn top_shows_rates_of_methods_and_peers() {
         let health = HealthReporter::new();
         let server = Node::builder().listen("127.0.0.1:0").health(&health).start().unwrap();
         let address = server.local_address();

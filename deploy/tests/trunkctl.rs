@@ -1,4 +1,4 @@
-//! Runs the program: on captures, and where it cannot write its output.
+//! Tests of the program with captures, and with an output that cannot be written.
 
 #[cfg(test)]
 mod tests {
@@ -9,7 +9,7 @@ mod tests {
     use std::process::{Command, Output, Stdio};
     use std::time::{Duration, SystemTime};
 
-    /// Returns the path of captured packets of the kernel's implementation.
+    /// Returns the path of a capture of packets sent by the kernel's implementation.
     fn vector(name: &str) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../transport/roce/tests/vectors").join(name)
     }
@@ -60,11 +60,11 @@ mod tests {
         assert!(text.contains(" XRC_ACKNOWLEDGE qp ") && text.contains(" ACK msn 1"), "{text}");
         assert!(text.contains("xsrq_pingpong.pcap: good: 34 RoCE packets, 0 with faults"), "{text}");
         assert!(text.lines().last().is_some_and(|line| line.starts_with("all files: good: 47 RoCE packets")));
-        // One line for each packet, one for each file, one for all.
+        // Output consists of one line per packet, one per file, and one for all files.
         assert_eq!(text.lines().count(), 47 + 2 + 1);
     }
 
-    /// Returns the exit status if the reader of standard output has closed the pipe.
+    /// Returns the exit status after the reader of standard output has closed the pipe.
     fn status_with_a_closed_pipe(files: &[&Path]) -> Option<i32> {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn exit_status_does_not_depend_on_standard_error() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
-        // The second rule decides no call, which is a warning.
+        // The second rule decides no call, which causes a warning.
         let rule = "[[allow]]\npeers = ['local']\ncalls = ['*']\n";
         let policy = format!("{rule}{}", rule.replace("'*'", "'/s/m'"));
         fs::write(folder.join("policy.toml"), policy).expect("a writable directory");
@@ -340,7 +340,7 @@ mod tests {
             (output.status.code(), json, stdout(&output))
         };
         let absent = folder.join("run");
-        // Left by a process that a signal ended.
+        // A process that was killed by a signal left this folder.
         let abandoned = folder.join("trunkline-doctor-0");
         fs::create_dir_all(abandoned.join("nodes")).expect("a writable directory");
         let hour_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -364,7 +364,7 @@ mod tests {
         let faulty = |found: &serde_json::Value| found["severity"] == "ok" || found["remedy"].is_string();
         assert!(findings.iter().all(faulty), "{text}");
         assert_eq!(fs::read_dir(folder.path()).expect("a directory").count(), 0, "nothing is left");
-        // A fault is the last finding, before the verdict.
+        // A fault is the last finding before the verdict.
         let (status, _, text) = doctor(&["--no-calls"], &absent.join("child"));
         let lines: Vec<_> = text.lines().rev().take(2).collect();
         assert!(

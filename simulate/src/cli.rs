@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line.
 
 use crate::plan::Pollers;
 use clap::Parser;
@@ -72,7 +72,7 @@ impl Cli {
     /// Rejects incompatible options.
     ///
     /// # Errors
-    /// Returns an error with the change to make.
+    /// Returns an error that states the change to make.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let (Some(seed), Some(runs)) = (self.seed, self.runs)
             && seed.checked_add(runs - 1).is_none()
@@ -94,7 +94,6 @@ impl Cli {
         Ok(())
     }
 
-    /// Returns the maximum number of runs.
     pub(crate) fn runs(&self) -> u64 {
         match (self.runs, self.minutes, self.seed) {
             (Some(runs), ..) => runs,
@@ -110,7 +109,7 @@ impl Cli {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// Returns the number of concurrent runs; by default the number of CPUs.
+    /// Returns the number of concurrent runs, which is the number of CPUs by default.
     pub(crate) fn jobs(&self) -> usize {
         let cpus = || std::thread::available_parallelism().map_or(1, usize::from);
         self.jobs.unwrap_or_else(cpus).max(1)

@@ -1,7 +1,7 @@
-//! Counts the events in a run, by kind.
+//! Counts of the events in a run, by kind.
 //!
-//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if there are too few events
-//! of any kind.
+//! A simulation that no longer exercises a feature would still pass. A campaign therefore fails if any kind of event is
+//! too rare.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,14 +18,14 @@ macro_rules! kinds {
         impl EventKind {
             pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// Returns the kind's name in summaries.
+            /// Returns the name of the kind in summaries.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
                 }
             }
 
-            /// Returns true if the kind is a fault. Faults of single packets are not included, because they are too frequent
+            /// Returns true if the kind is a fault. Faults of single packets are excluded, because they are too frequent
             /// to be significant.
             pub(crate) const fn is_fault(self) -> bool {
                 match self {
@@ -163,7 +163,6 @@ impl Coverage {
         self.0[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns the number of faults of all kinds.
     pub(crate) fn faults(&self) -> u64 {
         EventKind::ALL.iter().filter(|kind| kind.is_fault()).map(|kind| self.of(*kind)).sum()
     }

@@ -1,8 +1,8 @@
 //! Certificates of simulated nodes, and handshakes that are reproducible from a seed.
 //!
-//! rustls takes random numbers from its provider, except for the secret of the key exchange, which ring's X25519 takes from
-//! the operating system. This provider therefore implements X25519 itself. Ed25519 signatures need no random numbers. All
-//! other algorithms come from ring.
+//! rustls takes random numbers from its provider. The exception is the secret of the key exchange, which ring's X25519
+//! takes from the operating system. This provider therefore implements X25519 itself. Ed25519 signatures need no random
+//! numbers. All other algorithms come from ring.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose, SanType,
@@ -26,9 +26,9 @@ use trunkline_transport::identity::{Credentials, Identity, Trust};
 use trunkline_verbs::{Clock, Time};
 use x25519_dalek::{PublicKey, StaticSecret};
 
-/// Calendar time at zero of the virtual clock: 15 January 2027.
+/// Calendar time at which the virtual clock is zero: 15 January 2027.
 const EPOCH: Duration = Duration::from_secs(1_800_000_000);
-/// Validity of nodes' certificates.
+/// Validity period of node certificates.
 const VALID: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Converts a time of the virtual clock to calendar time.
@@ -36,7 +36,7 @@ pub(crate) fn calendar(time: Time) -> UnixTime {
     UnixTime::since_unix_epoch(EPOCH + (time - Time(0)))
 }
 
-/// Calendar time derived from the virtual clock.
+/// Source of calendar time for rustls, derived from the virtual clock.
 #[derive(Debug)]
 pub(crate) struct VirtualTime(pub(crate) Clock);
 
@@ -46,14 +46,14 @@ impl TimeProvider for VirtualTime {
     }
 }
 
-/// Seeded random number generator of a process, and the key exchange that uses it.
+/// Seeded random number generator of a process, and the key exchange based on it.
 #[derive(Debug)]
 struct Seeded {
     random: Mutex<fastrand::Rng>,
     time: HandshakeTime,
 }
 
-/// Simulated duration of all cryptography in a handshake. The key exchange charges it to the machine.
+/// Simulated duration of all cryptography in a handshake. The key exchange charges it to the running machine.
 #[derive(Debug, Clone)]
 struct HandshakeTime {
     clock: Clock,
@@ -90,7 +90,7 @@ impl SupportedKxGroup for Seeded {
     }
 }
 
-/// An X25519 key exchange that waits for the peer's key.
+/// An X25519 key exchange that awaits the peer's key.
 struct KeyExchange {
     secret: StaticSecret,
     public: PublicKey,
@@ -124,9 +124,10 @@ impl ActiveKeyExchange for KeyExchange {
     }
 }
 
-/// Returns ring's cryptography with the random number generator of a simulated process. Each handshake takes the given time.
+/// Returns ring's cryptography with the random number generator of a simulated process. Each handshake takes the given
+/// time.
 ///
-/// There is only one cipher suite, because the preference between two depends on the processor. rustls takes `'static`
+/// There is only one cipher suite, because the preference among several depends on the processor. rustls takes `'static`
 /// references, so each call leaks some bytes. Call this function once per process.
 pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     let random = Mutex::new(fastrand::Rng::with_seed(runtime.random()));
@@ -140,19 +141,17 @@ pub(crate) fn provider(runtime: &Runtime, time: Duration) -> CryptoProvider {
     }
 }
 
-/// PEM files of a node. They outlive the node's processes.
+/// PEM files of a node. All processes of the node use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PemFiles {
-    /// Names in the certificate.
     pub(crate) names: Vec<String>,
-    /// Trusted root.
     pub(crate) root: String,
     pub(crate) chain: String,
     pub(crate) key: String,
 }
 
 impl PemFiles {
-    /// Returns the credentials of a process of the node, which use [`provider`].
+    /// Returns credentials for a process of the node. They use [`provider`].
     pub(crate) fn credentials(&self, runtime: &Runtime, handshake: Duration) -> Arc<Credentials> {
         let identity = Identity::from_pem(self.chain.as_bytes(), self.key.as_bytes());
         let trust = Trust::from_pem(self.root.as_bytes());
@@ -168,7 +167,7 @@ pub(crate) fn dns_name(address: SocketAddr) -> String {
     format!("n{}.example", address.port())
 }
 
-/// A certificate authority. Equal seeds and calls produce equal files.
+/// A certificate authority. The same seed and sequence of calls produce the same files.
 pub(crate) struct Authority {
     random: fastrand::Rng,
     root: CertifiedIssuer<'static, KeyPair>,
@@ -177,7 +176,8 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// Creates an authority whose root certificate is valid in all runs. Roots with different seeds have different subjects.
+    /// Creates an authority with a root certificate that is valid in all runs. Different seeds give the roots different
+    /// subjects.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut params = CertificateParams::default();
@@ -194,13 +194,13 @@ impl Authority {
         self.named(&[&dns_name(address), &address.ip().to_string()])
     }
 
-    /// Issues a certificate for names in the form of [`Self::issue`], valid in all runs.
+    /// Issues a certificate for names in the format of [`Self::issue`], valid in all runs.
     pub(crate) fn named(&mut self, names: &[&str]) -> PemFiles {
         self.issue(names, calendar(Time(0)), calendar(Time(0) + VALID))
     }
 
-    /// Issues a certificate for names, each of which is an IP address, a URI or a DNS name. The validity includes both ends,
-    /// which are rounded down to seconds.
+    /// Issues a certificate for names, each of which is an IP address, a URI or a DNS name. Both ends of the validity
+    /// period are inclusive and rounded down to seconds.
     pub(crate) fn issue(&mut self, names: &[&str], not_before: UnixTime, not_after: UnixTime) -> PemFiles {
         let date = |time: UnixTime| date_time_ymd(1970, 1, 1) + Duration::from_secs(time.as_secs());
         let name = |&name: &&str| match name.parse() {
@@ -239,13 +239,13 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// Processes of two nodes. The certificates of the first node are valid for an hour.
+    /// Processes of two nodes. The first node's certificate is valid for an hour.
     struct Pair {
         clock: Clock,
         sides: [Arc<Credentials>; 2],
     }
 
-    /// Everything that two sides sent, in order, and the keying material that each side exported.
+    /// All bytes sent by both sides, in order, and the keying material exported by each side.
     #[derive(Debug, PartialEq, Eq)]
     struct Handshake {
         flights: Vec<Vec<u8>>,
@@ -271,7 +271,7 @@ mod tests {
             self.clock.as_virtual().unwrap().set(self.clock.now() + by);
         }
 
-        /// Runs a handshake with this client, which may be either side.
+        /// Runs a handshake in which `client`, the index of either side, is the TLS client.
         fn handshake(&self, client: usize) -> Result<Handshake, Refused> {
             let name = ServerName::IpAddress(Ipv6Addr::UNSPECIFIED.into());
             let (client, server) = (&self.sides[client].client, &self.sides[1 - client].server);

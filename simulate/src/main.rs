@@ -48,7 +48,7 @@ const PASSED: u8 = 0;
 const FAILED: u8 = 1;
 /// Exit code: wrong usage, or output cannot be written.
 const WRONG: u8 = 2;
-/// Base of the exit code of a campaign ended by a signal. The signal's number is added.
+/// Base of the exit code after a signal. The number of the signal is added.
 const SIGNAL: u8 = 128;
 
 fn main() -> ExitCode {
@@ -84,7 +84,7 @@ fn list(cli: &Cli) -> Result<u8, String> {
     Ok(PASSED)
 }
 
-/// Suppresses the output of panics that the workload provokes. All other panics are printed.
+/// Suppresses the output of panics caused by the workload. All other panics are printed.
 fn quiet_panics() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -94,7 +94,7 @@ fn quiet_panics() {
     }));
 }
 
-/// Returns the seed of the day. A campaign without a given seed is therefore repeatable, but uses new seeds each day.
+/// Returns the seed of the day. A campaign without an explicit seed is therefore repeatable, but uses new seeds each day.
 #[expect(clippy::disallowed_methods, reason = "read before any run")]
 fn seed_of_the_day() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -114,7 +114,7 @@ fn known_mutant(cli: &Cli) -> Result<Option<&str>, String> {
     ))
 }
 
-/// Runs one seed and writes its trace if requested. Also returns the checksum.
+/// Runs one seed, and writes its trace if requested. Returns the summary and the checksum.
 fn run_one(cli: &Cli, seed: u64, mutant: Option<&str>) -> Result<(Summary, String), String> {
     mutants::choose(mutant);
     let trace = match &cli.trace {

@@ -1,4 +1,4 @@
-//! A simulated node, which is a process with an address, a device and incarnations.
+//! A simulated node: an address, a device, and a succession of processes.
 
 use crate::coverage::EventKind;
 use crate::identity::{Authority, PemFiles};
@@ -20,10 +20,11 @@ use trunkline_softrdma::simulation::SimulatedProcess;
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::Memory;
 
-/// Number of concurrent large calls made by a hostile peer, and of large calls made to the peer.
+/// Number of concurrent large calls made by a hostile peer.
 pub(crate) const LARGE_CALLS: u32 = 16;
+/// Number of concurrent large calls made to a hostile peer.
 pub(crate) const LENT_CALLS: u32 = 4;
-/// Maximum number of memory regions of a node's device, to which `REGIONS_OF_POLLER` adds some per poller. Each argument and
+/// Maximum number of memory regions of a node's device, in addition to `REGIONS_OF_POLLER` per poller. Each argument and
 /// each reply of a large call uses a region until it has been READ.
 const REGIONS: u32 = 2 * LARGE_CALLS + LENT_CALLS;
 const REGIONS_OF_POLLER: u32 = 12;
@@ -33,34 +34,32 @@ const FIRST_PORT: u16 = 7471;
 /// Grace period of a shutdown.
 pub(crate) const GRACE: Duration = Duration::from_millis(100);
 
-/// Memory limit for decoded arguments. Per peer, two calls that keep `client::TEXTS` fit; per host, three. The part left for
-/// growing windows has room for the large items of all streams in the phases without faults.
+/// Memory limit for decoded arguments. Two calls that keep `client::TEXTS` fit per peer, and three per host. The part
+/// left for growing windows has room for the large items of all streams in the phases without faults.
 const DECODED_BYTES: Limit = Limit { per_peer: 800 << 10, in_all: 2560 << 10 };
 
-/// Maximum number of queued messages. It is larger than the number of messages sent by clients, and smaller than the number
-/// of replies that a hostile peer does not accept.
+/// Maximum number of queued messages. It exceeds the number of messages that clients send, but not the number of replies
+/// that a hostile peer does not accept.
 pub(crate) const QUEUED: Limit = Limit { per_peer: 256, in_all: 1024 };
 
-/// A node of the run, which may be stopped.
+/// A node in the run, which may be stopped.
 pub(crate) struct SimNode {
     pub(crate) plan: NodePlan,
     rc: bool,
-    /// Clients shared by the process's handlers and its program.
+    /// Clients shared by the handlers and the program of the process.
     shared: SharedClients,
-    /// Listen address.
     pub(crate) address: SocketAddr,
-    /// Network slot of the node's device.
     pub(crate) slot: Slot,
-    /// Certificate of the node, if the nodes of the run have identities.
+    /// Certificate of the node, if nodes in the run have identities.
     files: Option<PemFiles>,
     running: Option<Running>,
-    /// A process that is shutting down.
+    /// Process that is shutting down.
     ending: Option<Running>,
 }
 
 struct Running {
     process: u64,
-    /// Registration of the process at the simulated host.
+    /// Registration of the process with the simulated host.
     member: Arc<SimulatedProcess>,
     node: Rc<Node>,
 }
@@ -98,7 +97,6 @@ impl SimNode {
         }
     }
 
-    /// Returns the running node and its process.
     pub(crate) fn running(&self) -> Option<(u64, &Rc<Node>)> {
         self.running.as_ref().map(|running| (running.process, &running.node))
     }
@@ -108,8 +106,8 @@ impl SimNode {
         self.running.as_ref().or(self.ending.as_ref()).map(|running| running.process)
     }
 
-    /// Starts the node unless it is running. If `stores` is given, the process dies after this number of stores to memory
-    /// shared on its host.
+    /// Starts the node unless it is running. If `stores` is given, the process dies after this number of stores to shared
+    /// memory on its host.
     pub(crate) fn start(&mut self, scheduler: &mut Scheduler, stores: Option<u64>) {
         if self.running.is_some() {
             return;
@@ -214,7 +212,6 @@ impl SimNode {
         }
     }
 
-    /// Kills the processes of the node.
     pub(crate) fn kill(&mut self, scheduler: &mut Scheduler) {
         for running in [self.running.take(), self.ending.take()].into_iter().flatten() {
             scheduler.trace.line(scheduler.now(), "fault", format_args!("kill {}", self.address));
@@ -223,7 +220,7 @@ impl SimNode {
         }
     }
 
-    /// Counts the events in a process and removes the process.
+    /// Counts the events in a process, and removes it.
     fn end(&self, scheduler: &mut Scheduler, running: Running) {
         count_events(scheduler, &running);
         scheduler.oracle.disturbed(self.address);
@@ -232,7 +229,8 @@ impl SimNode {
         drop(running);
     }
 
-    /// Makes the process die after this number of further stores to shared memory. Returns false if the node is not running.
+    /// Makes the process die after this number of further stores to shared memory. Returns false if the node is not
+    /// running.
     pub(crate) fn tear(&self, scheduler: &mut Scheduler, stores: u64) -> bool {
         let Some(Running { process, member, .. }) = &self.running else { return false };
         member.kill_after_stores(stores);
@@ -248,7 +246,7 @@ impl SimNode {
         self.running.as_ref().map_or(0, |running| running.member.scribble(choose))
     }
 
-    /// Returns the areas that the process shares with others.
+    /// Returns the areas that the process shares with other processes.
     pub(crate) fn areas(&self) -> Vec<Arc<Memory>> {
         self.running.as_ref().map_or_else(Vec::new, |running| running.member.areas())
     }
@@ -264,7 +262,6 @@ impl SimNode {
         node.report().counter(name).unwrap_or(0)
     }
 
-    /// Returns the paths taken by packets to an address.
     pub(crate) fn paths_to(&self, address: IpAddr) -> Vec<PathReport> {
         let Some((_, node)) = self.running() else { return Vec::new() };
         node.report().paths.into_iter().filter(|path| path.address.host() == address).collect()
@@ -279,7 +276,6 @@ impl SimNode {
         node.begin_drain();
     }
 
-    /// Begins to shut down the node.
     pub(crate) fn begin_shutdown(&mut self, scheduler: &Scheduler) {
         self.begin_shutdown_within(scheduler, GRACE);
     }
@@ -294,7 +290,7 @@ impl SimNode {
         self.ending = Some(running);
     }
 
-    /// Records the end of a process, by shutdown or by death between two stores.
+    /// Handles the end of a process, by shutdown or by death between two stores.
     pub(crate) fn settle(&mut self, scheduler: &mut Scheduler) {
         let is_dead = |running: &Running| !running.member.is_alive();
         if self.running.as_ref().or(self.ending.as_ref()).is_some_and(is_dead) {
@@ -327,7 +323,7 @@ impl SimNode {
         of_calls.map(|budget| budget.refused_to_peer + budget.refused_to_host + budget.refused_to_all).sum()
     }
 
-    /// Returns the number of calls counted towards the limits of the node's services.
+    /// Returns the number of calls that count towards the limits of the node's services.
     pub(crate) fn limited_calls(&self) -> u32 {
         let Some((_, node)) = self.running() else { return 0 };
         node.report().limits.iter().map(|limit| limit.running).sum()

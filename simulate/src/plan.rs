@@ -1,4 +1,4 @@
-//! The plan of a run, with all decisions drawn from its seed in advance.
+//! Plan of a run, with all decisions drawn from its seed in advance.
 
 use crate::network::Conditions;
 use crate::trace::{START, Since, Trace};
@@ -9,24 +9,24 @@ use std::time::Duration;
 use trunkline::Limit;
 use trunkline_testkit::Hostility;
 
-/// Maximum number of running handlers. It is more than calls need in the phases without faults, even from a single host, and
-/// fewer than clients use while handlers hang.
+/// Limit on running handlers. It is higher than calls need in the phases without faults, even from a single host, and
+/// lower than clients need while handlers hang.
 pub(crate) const HANDLERS: Limit = Limit { per_peer: 4, in_all: 16 };
 /// Interval at which names are proved again.
 const RENEW_AFTER: Duration = Duration::from_secs(2);
 
-/// Kind of packet to forge.
+/// Kind of forged packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forgery {
     /// A packet for a connection with a different PSN.
     Packet,
-    /// A connection request in the name of a node, as if this node had been restarted.
+    /// A connection request in the name of a node that claims that this node was restarted.
     Request,
     /// Another connection manager message with guessed IDs.
     Message,
 }
 
-/// Forged packets, weighted by how often they are listed.
+/// Kinds of forged packets. Repeated entries are more likely.
 pub(crate) const FORGED: [Forgery; 4] =
     [Forgery::Packet, Forgery::Packet, Forgery::Request, Forgery::Message];
 
@@ -37,31 +37,31 @@ pub(crate) enum Fault {
     StopMachine { node: usize, pause: Duration },
     /// Stops all machines of a node.
     StopProcess { node: usize, pause: Duration },
-    /// Kills a node's process, and starts it again after a delay.
+    /// Kills a node's process, and restarts the node after a delay.
     Kill { node: usize, restart_after: Duration },
-    /// Kills a node's process. The first successor dies after a number of stores to memory shared on its host. The next
-    /// successor is started after a delay.
+    /// Kills a node's process. The first successor dies after a number of stores to shared memory on its host, and the
+    /// next successor is started after a delay.
     KillTwice { node: usize, stores: u64, restart_after: Duration },
-    /// Shuts a node down, and starts it again after a delay.
+    /// Shuts a node down, and restarts it after a delay.
     ShutDown { node: usize, restart_after: Duration },
-    /// Drains a node, shuts it down after a delay, and starts it again.
+    /// Drains a node, shuts it down after a delay, and restarts it after another delay.
     Drain { node: usize, shut_down_after: Duration, restart_after: Duration },
     /// Partitions two nodes for a while.
     Partition { a: usize, b: usize, lasts: Duration },
-    /// Sends connection requests from strangers to a node: some from an unused address, one in the name of another node, and
-    /// one from the stranger's own address, where the stranger receives the answer.
+    /// Sends connection requests from strangers to a node: some from an unused address, one in the name of another node,
+    /// and one from the stranger's own address, where the stranger receives the answer.
     Forge { node: usize, other: usize, requests: u8 },
-    /// Sends requests in the name of many nodes from a host that proves its address. Their sessions stay half-open.
+    /// Sends requests in the name of many nodes from a host that proves its address. The sessions stay half-open.
     Crowd { node: usize },
     /// Removes a node's device for a while.
     RemoveDevice { node: usize, lasts: Duration },
     /// Overwrites words in the memory that a node's process shares with others.
     Scribble { node: usize },
-    /// Kills a node's process after a number of further stores to shared memory, and starts it again after a delay.
+    /// Kills a node's process after a number of further stores to shared memory, and restarts the node after a delay.
     Tear { node: usize, stores: u64, restart_after: Duration },
     /// Sends a forged packet.
     ForgeOne(Forgery),
-    /// Shuts down a draining node, and starts it again after a delay.
+    /// Shuts down a draining node, and restarts it after a delay.
     Leave { node: usize, restart_after: Duration },
     /// Starts a node again.
     Restart { node: usize },
@@ -80,30 +80,30 @@ impl Fault {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodePlan {
-    /// Number of the node's host. Nodes on one host are processes that share the host's address.
+    /// Number of the host. Nodes on one host are processes that share the host's address.
     pub(crate) host: usize,
     pub(crate) pollers: u16,
     pub(crate) srq_depth: u32,
     /// Memory for large messages, in bytes per direction.
     pub(crate) rendezvous_bytes: usize,
-    /// Maximum number of shards of the device. `None` for one per poller.
+    /// Maximum number of shards of the device; `None` for one per poller.
     pub(crate) shards: Option<usize>,
     /// True if the node uses shared memory to other processes on its host.
     pub(crate) shares_memory: bool,
     pub(crate) clients: usize,
-    /// True if each process of the node listens on a free port, as in programs that only make calls.
+    /// True if each process of the node listens on a free port, as programs do that only make calls.
     pub(crate) is_client: bool,
     /// Limit on running handlers.
     pub(crate) handlers: Limit,
-    /// Limit on calls in flight. `None` for the default.
+    /// Limit on calls in flight; `None` for the default.
     pub(crate) calls: Option<Limit>,
-    /// Limit on queued bytes. `None` for the default.
+    /// Limit on queued bytes; `None` for the default.
     pub(crate) queued_bytes: Option<Limit>,
-    /// Limit on the SRQ depth. `None` for the default.
+    /// Limit on the SRQ depth; `None` for the default.
     pub(crate) srq_depth_limit: Option<u32>,
     /// True if the node has an identity and exempts processes on its host from the handshake.
     pub(crate) exempts_local_user: bool,
-    /// Time for which a handshake keeps the node's CM machine busy.
+    /// Time for which a handshake occupies the CM machine of the node.
     pub(crate) handshake: Duration,
     /// Interval at which names are proved again.
     pub(crate) renew_after: Duration,
@@ -112,7 +112,7 @@ pub(crate) struct NodePlan {
 }
 
 impl NodePlan {
-    /// Returns a node with large limits and without shared memory. Clients in the plan do not call this node.
+    /// Returns a node with large limits and without shared memory. The planned clients do not call it.
     pub(crate) fn extra(host: usize, pollers: u16) -> Self {
         Self {
             host,
@@ -135,7 +135,7 @@ impl NodePlan {
     }
 }
 
-/// Numbers of pollers: one for the first node, the third and so on, and one for the other nodes.
+/// Numbers of pollers of the first node and of the second node. Further nodes alternate between the two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pollers(u16, u16);
 
@@ -176,36 +176,37 @@ pub(crate) struct Plan {
     /// Longest pause of a client between two calls.
     pub(crate) think: Duration,
     pub(crate) conditions: Conditions,
-    /// Faults, by time from the start.
+    /// Faults, by time since the start.
     pub(crate) faults: Vec<(Duration, Fault)>,
-    /// Forgeries of the attacker, by time from the start.
+    /// Forgeries by the attacker, by time since the start.
     pub(crate) forgeries: Vec<(Duration, Forgery)>,
-    /// Misbehaviour of the hostile peer, if the run has one.
+    /// Misbehaviour of the hostile peer, if the run includes one.
     pub(crate) hostility: Option<Hostility>,
-    /// True if two additional nodes with small limits call each other. This takes as long as many faults, so only one run in
-    /// eight has these nodes.
+    /// True if two additional nodes with small limits call each other. One run in eight includes them, because they take
+    /// as long as many faults.
     pub(crate) has_chains: bool,
-    /// True if four additional nodes are the servers on a balanced channel and their caller. One run in eight has them.
+    /// True if four additional nodes are the servers on a balanced channel and their caller. One run in eight includes
+    /// them.
     pub(crate) has_replicas: bool,
-    /// True if four additional nodes are a server with a shallow SRQ and its callers, two of which share a host. One run in
-    /// eight has them.
+    /// True if four additional nodes are a server with a shallow SRQ and its callers, two of which share a host. One run
+    /// in eight includes them.
     pub(crate) has_crowded_host: bool,
-    /// True if one or two additional nodes call from behind a firewall. Every second run has them.
+    /// True if one or two additional nodes make calls from behind a firewall. Every second run includes them.
     pub(crate) has_firewall: bool,
-    /// True if one additional node calls over a path with a smaller MTU than the interfaces at its ends. Every second run
-    /// has it.
+    /// True if an additional node makes calls over a path with a smaller MTU than the interfaces at its ends. Every
+    /// second run includes it.
     pub(crate) has_narrow_path: bool,
     /// True if several nodes call one node through a low-bandwidth link.
     pub(crate) has_bottleneck: bool,
-    /// True if the nodes have identities, so that sessions begin with a handshake. One run in three has identities.
+    /// True if the nodes have identities, so that sessions begin with a handshake. This is the case in one run in three.
     pub(crate) has_identities: bool,
     /// Duration of the phase with faults.
     pub(crate) lasts: Duration,
 }
 
 impl Plan {
-    /// Returns true if every node has enough receives that senders need not wait until the unused credit of other senders
-    /// decays, which takes 100 ms.
+    /// Returns true if every node has enough receives that senders need not wait for the decay of other senders' unused
+    /// credit, which takes 100 ms.
     pub(crate) fn has_room(&self) -> bool {
         self.nodes.iter().all(|node| node.srq_depth >= 256)
     }
@@ -224,7 +225,7 @@ impl Plan {
         })
     }
 
-    /// Writes the start of a trace, which contains the legend, the nodes with their addresses, and the plan.
+    /// Writes the start of a trace: the legend, the nodes with their addresses, and the plan.
     pub(crate) fn write(&self, trace: &Trace, seed: u64, addresses: &[SocketAddr]) {
         if !trace.is_kept() {
             return;
@@ -285,7 +286,6 @@ impl Plan {
         line("plan", format_args!("at {}: faults end", Since(START + self.lasts)));
     }
 
-    /// Overrides the numbers of pollers if `pollers` is given.
     pub(crate) fn with_pollers(mut self, pollers: Option<Pollers>) -> Self {
         for (at, node) in self.nodes.iter_mut().enumerate() {
             node.pollers = pollers.map_or(node.pollers, |pollers| pollers.of(at));
@@ -293,7 +293,6 @@ impl Plan {
         self
     }
 
-    /// Draws the plan for a seed.
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x706c_616e);
         let count = random.usize(2..=4);
@@ -339,9 +338,9 @@ impl Plan {
     }
 }
 
-/// Draws the packets that an attacker forges during the faults, in four of five runs.
+/// Draws the packets that an attacker forges during the faults. Four runs in five include an attacker.
 fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
-    // Forgeries have a separate random number generator, so that they do not affect other parts of the plan.
+    // A separate random number generator for forgeries keeps the rest of the plan unchanged.
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6174_7461);
     let count = if random.u8(..5) > 0 { random.usize(10..60) } else { 0 };
     let all = (0..count).map(|_| {
@@ -351,7 +350,7 @@ fn forgeries(seed: u64, lasts: Duration) -> Vec<(Duration, Forgery)> {
     all.collect()
 }
 
-/// Returns the misbehaviour of a run's hostile peer. Every sixth seed has a hostile peer, and the kinds of misbehaviour
+/// Returns the misbehaviour of the hostile peer. Every sixth seed has a hostile peer, and the kinds of misbehaviour
 /// rotate.
 fn hostility(seed: u64) -> Option<Hostility> {
     let kinds = Hostility::HOSTILE.into_iter().chain([Hostility::Hoarding]).collect::<Vec<_>>();
@@ -359,14 +358,14 @@ fn hostility(seed: u64) -> Option<Hostility> {
     seed.is_multiple_of(6).then(|| kinds[turn])
 }
 
-/// Draws the arrival time of a crowd of strangers, in one of four runs.
+/// Draws the time at which a crowd of strangers arrives. One run in four includes a crowd.
 fn crowd(seed: u64, lasts: Duration, nodes: usize) -> Option<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6372_6f77);
     let at = Duration::from_micros(random.u64(..as_us(lasts)));
     (random.u8(..4) == 0).then(|| (at, Fault::Crowd { node: random.usize(..nodes) }))
 }
 
-/// Draws the number of shards, which is mostly one per poller. In one of 20 runs, a node has many shards.
+/// Draws the numbers of shards, usually one per poller. In one run in 20, a node has many shards.
 fn divide(seed: u64, nodes: &mut [NodePlan]) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x7368_6172);
     if random.u8(..20) == 0 {
@@ -378,7 +377,7 @@ fn divide(seed: u64, nodes: &mut [NodePlan]) {
     }
 }
 
-/// Draws the nodes that share memory and the faults in this memory, in two of three runs.
+/// Draws the nodes that share memory, and the faults in this memory. Two runs in three use shared memory.
 fn share_memory(seed: u64, lasts: Duration, nodes: &mut [NodePlan]) -> Vec<(Duration, Fault)> {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x6d65_6d6f);
     if random.u8(..3) == 0 {

@@ -1,9 +1,9 @@
-//! The trace of a run, with one line per event for reading and a checksum of all lines for comparing runs.
+//! Trace of a run, with one readable line per event, and a checksum for comparing runs.
 //!
-//! Owns the trace file and its line format: time in seconds since the start of the run, actor, event. All parts of a run
-//! write to the trace, in the order in which events happen, and so does the log of the nodes. Lines may depend only on
-//! virtual time and the seed, so that the same seed gives the same file. Write errors do not fail a run: the first error is
-//! kept for [`Trace::close`].
+//! Owns the trace file and its line format: time in seconds since the start of the run, actor, event. All parts of a run,
+//! including the log of the nodes, write to the trace in the order of events. Lines may depend only on virtual time and
+//! the seed, so that the same seed gives the same file. Write errors do not fail a run. [`Trace::close`] returns the
+//! first error.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,16 +19,16 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use trunkline_verbs::Time;
 
-/// Virtual time at which a run begins. It is not 0, because a subtraction below 0 would then go undetected.
+/// Virtual time at which a run begins. It is not 0, because times before 0 would then go undetected.
 pub(crate) const START: Time = Time(1_000_000_000);
 
-/// Second subscriber, in addition to the run's subscriber. It receives nothing. `tracing` decides once per process whether a
-/// log line is enabled. With a single subscriber, the subscriber of the first thread that reaches the line decides. A thread
-/// without a subscriber would then silence the line in all runs. With two subscribers, `tracing` asks both.
+/// A second subscriber, which receives nothing, next to the subscriber of the run. `tracing` decides once per process
+/// whether a log line is enabled. With a single subscriber, the first thread that reaches the line decides. If this
+/// thread had no subscriber, the line would be disabled in all runs. With two subscribers, `tracing` asks both.
 static OTHER: LazyLock<tracing::Dispatch> =
     LazyLock::new(|| tracing::Dispatch::new(tracing_subscriber::registry().with(LevelFilter::INFO)));
 
-/// A time as shown in traces, in seconds since the start of the run.
+/// A time in the format of traces, in seconds since the start of the run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Since(pub(crate) Time);
 
@@ -39,7 +39,7 @@ impl fmt::Display for Since {
     }
 }
 
-/// The trace of a run. Clones write to the same trace.
+/// Trace of a run. Clones write to the same trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(Rc<Inner>);
 
@@ -68,12 +68,12 @@ impl Trace {
         }))
     }
 
-    /// Returns true if lines are kept. A caller checks this before it computes an expensive line.
+    /// Returns true if lines are kept. Callers check this before they format an expensive line.
     pub(crate) fn is_kept(&self) -> bool {
         self.0.pen.is_some()
     }
 
-    /// Returns a writer for lines from outside the run's thread. `None` if lines are not kept.
+    /// Returns a writer for lines from outside the run's thread, or `None` if lines are not kept.
     pub(crate) fn pen(&self) -> Option<Pen> {
         self.0.pen.clone()
     }
@@ -84,7 +84,7 @@ impl Trace {
         }
     }
 
-    /// Sets the time and the name for all further log lines.
+    /// Sets the time and the name for subsequent log lines.
     pub(crate) fn enter(&self, now: Time, who: &str) {
         if let Some(pen) = &self.0.pen {
             let mut sheet = pen.lock();
@@ -97,7 +97,7 @@ impl Trace {
         self.0.pen.as_ref().map_or(0, |pen| pen.lock().lines)
     }
 
-    /// Adds the outcome of the run, at the time of the last line.
+    /// Writes the outcome of the run, at the time of the last line.
     pub(crate) fn verdict(&self, what: fmt::Arguments<'_>) {
         if let Some(pen) = &self.0.pen {
             let now = pen.lock().now;
@@ -105,7 +105,7 @@ impl Trace {
         }
     }
 
-    /// Adds a number, which must be equal in two runs of one seed, to the checksum.
+    /// Adds a number to the checksum. The number must be equal in two runs of one seed.
     pub(crate) fn mix(&self, number: u64) {
         self.0.checksum.borrow_mut().update(&number.to_le_bytes());
     }
@@ -115,7 +115,8 @@ impl Trace {
         self.0.checksum.borrow().clone().finalize()
     }
 
-    /// Captures the log of the nodes while the guard exists. Records ends of sessions, and writes all lines to the trace.
+    /// Captures the log of the nodes while the guard exists. Records the ends of sessions, and writes all lines to the
+    /// trace.
     pub(crate) fn capture_log(&self) -> tracing::subscriber::DefaultGuard {
         LazyLock::force(&OTHER);
         let ended = self.0.ended.clone();
@@ -133,7 +134,7 @@ impl Trace {
         tracing::subscriber::set_default(subscriber)
     }
 
-    /// Returns the sessions that have ended since the last call, as the lost peer and the logged cause.
+    /// Returns the sessions that have ended since the last call, each as the lost peer and the logged cause.
     pub(crate) fn ended_sessions(&self) -> Vec<(SocketAddr, String)> {
         self.0.ended.take()
     }
@@ -149,14 +150,14 @@ impl Trace {
     }
 }
 
-/// Writes lines to a trace from any thread. Clones write to the same trace.
+/// Writer of trace lines that can be used on any thread. Clones write to the same trace.
 #[derive(Debug, Clone)]
 pub(crate) struct Pen(Arc<Mutex<Sheet>>);
 
 struct Sheet {
     file: BufWriter<File>,
     lines: u64,
-    /// First error. Further lines are not written.
+    /// First write error. Lines after it are not written.
     error: Option<io::Error>,
     /// Time of the last line, and name of the machine that was running.
     now: Time,
@@ -197,8 +198,8 @@ impl Sheet {
     }
 }
 
-/// A line in a node's log. Write errors are kept in the trace, because the logging library would otherwise report an error
-/// for each line.
+/// A line in a node's log. Write errors are kept in the trace, because otherwise the logging library would report an
+/// error for each line.
 struct LogLine(Pen);
 
 impl Write for LogLine {
@@ -216,8 +217,8 @@ impl Write for LogLine {
     }
 }
 
-/// Ends of sessions that were not yet taken: the peer's address and the cause, as logged by nodes. The rules for hostile
-/// peers use them, because a node reports the cause to its operator in the log. Clones share the list.
+/// Ends of sessions that have not been taken, each as the address of the peer and the cause in the node's log. The rules
+/// for hostile peers check the log because it reports the cause to operators. Clones share the list.
 #[derive(Debug, Clone, Default)]
 struct EndedSessions(Arc<Mutex<Vec<(SocketAddr, String)>>>);
 

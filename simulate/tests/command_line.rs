@@ -1,4 +1,4 @@
-//! The program as a process: its exit codes and output.
+//! Tests of the program as a process: exit codes and output.
 
 #![forbid(unsafe_code)]
 #![cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! iceoryx2's request-response pattern. Each side writes its payload into a loaned slot of shared memory, and the other side
-//! reads every cache line in place. Both sides poll.
+//! Request-response pattern of iceoryx2. Each side writes its payload to a loaned slot of shared memory, and the other
+//! side reads every cache line in place. Both sides poll.
 
 use crate::meter::pin;
 use crate::meter::recorder::{Recorder, Sample};
@@ -20,10 +20,10 @@ type Ipc = ipc::Service;
 type Echo = PortFactory<Ipc, [u8], (), [u8], ()>;
 type Pending = PendingResponse<Ipc, [u8], (), [u8], ()>;
 
-/// Maximum time that the client waits for the server.
+/// Maximum time for which the client waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Limits the log to errors, which hides the warning about a missing configuration file.
+/// Limits the log to errors. Otherwise iceoryx2 would warn about a missing configuration file.
 fn quiet() {
     set_log_level(LogLevel::Error);
 }
@@ -52,7 +52,7 @@ fn echo(node: &Node<Ipc>, name: &str, outstanding: usize) -> Result<Echo, String
 /// Serves until standard input is closed.
 ///
 /// # Errors
-/// Returns errors of iceoryx2.
+/// Returns errors from iceoryx2.
 pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
     exchange.cores().map_or(Ok(()), |cores| pin::to(cores.server))?;
     quiet();
@@ -80,7 +80,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
 /// Measures calls to a server.
 ///
 /// # Errors
-/// Returns errors of iceoryx2, or an error if there is no server.
+/// Returns errors from iceoryx2, or an error if there is no server.
 pub(crate) fn measure(exchange: &Exchange, name: &str) -> Result<Sample, String> {
     quiet();
     let node = NodeBuilder::new().create::<Ipc>().map_err(named)?;

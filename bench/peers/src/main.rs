@@ -1,7 +1,7 @@
 //! The exchanges of `trunkline-bench` over other systems, each in its best documented mode.
 //!
-//! `trunkline-bench --peers` runs this program; it has no other use. As in `trunkline-bench`, client and server are two
-//! processes, and all threads of a side run on one core.
+//! `trunkline-bench --peers` runs this program, which has no other use. As in `trunkline-bench`, client and server are
+//! two processes, and all threads of a side run on one core.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -64,7 +64,6 @@ enum Command {
     Serve(Exchange),
 }
 
-/// An exchange and the system that carries it.
 #[derive(Debug, Clone, Args)]
 struct Exchange {
     #[arg(value_enum)]
@@ -94,7 +93,6 @@ struct Exchange {
     folder: Option<PathBuf>,
 }
 
-/// A system that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum System {
     /// gRPC over TCP (tonic).
@@ -124,8 +122,8 @@ impl Exchange {
         Duration::from_secs_f64(self.seconds)
     }
 
-    /// Returns the cores that the caller chose for client and server. The current affinity of this process is ignored,
-    /// because the process may be pinned to one of them.
+    /// Returns the cores that the caller has chosen for client and server. The current affinity of this process is
+    /// ignored, because the process may be pinned to one of these cores.
     fn cores(&self) -> Option<pin::Cores> {
         match self.pin {
             Some(pin::Pin::To(cores)) => Some(cores),
@@ -133,8 +131,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the number of worker threads of a runtime that sleeps when idle. `None` if each side has a separate core and
-    /// may poll.
+    /// Returns the number of worker threads for a runtime that sleeps when idle, or `None` if each side has a separate
+    /// core and may poll.
     fn sleeping_workers(&self) -> Option<usize> {
         match self.cores() {
             None => Some(2),

@@ -1,4 +1,4 @@
-//! The server process. It serves until its standard input is closed, which also happens when its parent is killed.
+//! Server process. It serves until its standard input is closed, which also happens when its parent is killed.
 
 use crate::Exchange;
 use crate::meter::child::{Child, await_parent};
@@ -15,7 +15,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on the given core and waits until it serves.
+    /// Starts a server on the given core, and waits until it serves.
     ///
     /// # Errors
     /// Returns an error if the server does not start.
@@ -24,7 +24,7 @@ impl Server {
         let mut words = vec!["serve".to_owned(), exchange.name(), format!("--size={size}")];
         words.extend([format!("--reply={reply}"), format!("--outstanding={outstanding}")]);
         words.extend(exchange.workers.map(|workers| format!("--workers={workers}")));
-        // A server runs on one core only.
+        // All threads of a server run on one core.
         words.extend(core.map(|core| format!("--pin={core},{core}")));
         let mut arguments: Vec<OsString> = words.into_iter().map(OsString::from).collect();
         arguments.extend([OsString::from("--folder"), folder.into()]);
@@ -46,7 +46,7 @@ impl Server {
 /// Prints the server's address for the client.
 ///
 /// # Errors
-/// Fails if the reader has closed the pipe.
+/// Returns an error if the reader has closed the pipe.
 pub(crate) fn announce(address: &str) -> Result<(), String> {
     let mut out = std::io::stdout();
     writeln!(out, "{address}").and_then(|()| out.flush()).map_err(|error| error.to_string())

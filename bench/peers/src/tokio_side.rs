@@ -1,6 +1,7 @@
-//! Parts common to the systems based on tokio: the runtime, and one task per call in flight.
+//! Common parts of the systems based on tokio: the runtime, and one task per call in flight.
 //!
-//! A side with a core for itself has a single-threaded runtime that polls instead of sleeping, as Trunkline's pollers do
+//! If a side has a separate core, its runtime has a single thread, which polls instead of sleeping, like Trunkline's
+//! pollers while they have work. Otherwise the runtime is an ordinary one, which sleeps when idle.
 //! while they have work. Otherwise the runtime is an ordinary one, which sleeps when idle.
 
 use crate::meter::pin;
@@ -25,7 +26,7 @@ fn runtime(exchange: &Exchange) -> Result<Runtime, String> {
     };
     let runtime = built.map_err(|error| format!("cannot start tokio: {error}"))?;
     if exchange.workers.is_none() {
-        // While a task is ready, the runtime polls for events without waiting.
+        // As long as a task is ready, the runtime polls for events without waiting.
         runtime.spawn(async {
             loop {
                 yield_now().await;
@@ -38,7 +39,7 @@ fn runtime(exchange: &Exchange) -> Result<Runtime, String> {
 /// Serves on the side's core until standard input is closed.
 ///
 /// # Errors
-/// Fails if the thread cannot be pinned, or if the runtime or the server reports an error.
+/// Returns an error if the thread cannot be pinned, or errors from the runtime or the server.
 pub(crate) fn serve(
     exchange: &Exchange,
     server: impl Future<Output = Result<(), String>>,

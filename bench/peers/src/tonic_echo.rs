@@ -1,4 +1,4 @@
-//! Unary gRPC calls over tonic. The flow-control windows are large enough for the calls in flight.
+//! Unary gRPC calls over tonic. The flow-control windows are large enough for all calls in flight.
 
 use crate::certificates::certificate;
 use crate::tokio_side::{self, Caller};
@@ -22,25 +22,26 @@ mod generated {
 use generated::echo_client::EchoClient;
 use generated::echo_server::{Echo, EchoServer};
 
-/// Flow-control window of a stream and of a connection, in bytes.
+/// Flow-control window of a stream, in bytes.
 const WINDOW: u32 = 8 << 20;
+/// Flow-control window of a connection, in bytes.
 const WINDOWS: u32 = 4 * WINDOW;
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct Message {
     #[prost(bytes = "bytes", tag = "1")]
     payload: Bytes,
-    /// Size of the reply in bytes; set in a request.
+    /// Size of the reply, in bytes. Set in requests only.
     #[prost(uint64, tag = "2")]
     reply: u64,
 }
 
 struct Mirror;
 
-/// Address of the server, unless it listens on a Unix socket.
+/// Server address for TCP connections.
 const SERVER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Returns the identity that both sides use and the root certificate that both trust.
+/// Returns the identity of both sides, and the root certificate that both sides trust.
 fn identity() -> (Identity, Certificate) {
     let [chain, key, root] = certificate(SERVER);
     (Identity::from_pem(chain, key), Certificate::from_pem(root))
@@ -81,7 +82,7 @@ pub(crate) fn serve(exchange: &Exchange) -> Result<(), String> {
         let served = if exchange.system != System::TonicUnix {
             let listener = TcpListener::bind((SERVER, 0)).await.map_err(named)?;
             server::announce(&listener.local_addr().map_err(named)?.to_string())?;
-            // `Server::tcp_nodelay` has no effect on incoming connections passed in.
+            // `Server::tcp_nodelay` does not affect an incoming stream of connections.
             router.serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true))).await
         } else {
             let path = exchange.folder.clone().unwrap_or_default().join("tonic");

@@ -1,4 +1,4 @@
-//! The client, which calls from tasks on its node's poller, from threads or from tokio tasks.
+//! Client that makes calls from tasks on its node's poller, from threads or from tokio tasks.
 
 use crate::calls::echo::{EchoClient, EchoLocal};
 use crate::calls::worker::{Measurement, Plan};
@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::thread;
 use trunkline::{Bytes, Node, PollerIndex, block_on};
 
-/// Maximum number of calls in flight from threads. Each call needs a thread.
+/// Maximum number of calls in flight from threads. Each call in flight occupies a thread.
 pub(crate) const MOST_THREADS: usize = 256;
 
-/// Kind of caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CallerKind {
@@ -36,7 +35,7 @@ impl CallerKind {
     }
 }
 
-/// Calls of one kind to one server.
+/// Client that calls one server from one kind of caller.
 #[derive(Debug)]
 pub(crate) struct Client {
     node: Arc<Node>,
@@ -56,7 +55,7 @@ impl Client {
         Ok(Self { node, server, kind, client })
     }
 
-    /// Returns the client that any thread may use.
+    /// Returns a client that any thread may use.
     pub(crate) const fn sendable(&self) -> &EchoClient {
         &self.client
     }
@@ -75,7 +74,7 @@ impl Client {
         measurement.finish()
     }
 
-    /// Runs a measurement with the given number of workers and waits until all have finished.
+    /// Runs a measurement with the given number of workers, and waits until all of them have finished.
     ///
     /// # Errors
     /// Returns an error if a worker's call fails.

@@ -1,8 +1,8 @@
-//! The measured service, and a trait implemented by its local and its sendable client.
+//! The measured service, and a trait that its local and its sendable client implement.
 
 use trunkline::{Bytes, Status};
 
-/// Methods that differ in what they do with the payload.
+/// Methods with different uses of the payload.
 #[trunkline::service(name = "trunkline.bench.Echo", version = 2)]
 pub(crate) trait Echo {
     /// Returns `payload`.
@@ -38,7 +38,7 @@ impl Echo for Mirror {
     async fn post(&self, _payload: Bytes) {}
 }
 
-/// Computes FNV-1a over the 8-byte words of the payload, with the last word zero-padded, and over its length.
+/// Computes FNV-1a over the 8-byte words of the payload, with zeros appended to the last word, and over its length.
 pub(crate) fn digest(payload: &[u8]) -> u64 {
     let words = payload.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -50,7 +50,6 @@ pub(crate) fn digest(payload: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Selects a method of [`Echo`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Request {
     Echo,
@@ -59,7 +58,7 @@ pub(crate) enum Request {
     Post,
 }
 
-/// Calls of a client, on a poller or on another thread.
+/// Client whose calls can be made on a poller or on another thread.
 pub(crate) trait Calls {
     /// Makes a call. The reply of [`Echo::post`] is empty.
     async fn call(&self, request: Request, payload: Bytes) -> Result<Bytes, Status>;

@@ -1,4 +1,4 @@
-//! The service whose streams are measured. Items are numbered, so that both sides can check their order.
+//! Service whose streams are measured. Items are numbered, so that both sides can check their order.
 
 use crate::meter::machine::memory;
 use std::pin::Pin;
@@ -7,23 +7,23 @@ use trunkline::{Bytes, Status, Stream, Streaming};
 
 /// Size of the number at the start of an item, in bytes.
 const NUMBER: usize = 8;
-/// Value of the bytes after the number.
+/// Value of each byte after the number.
 const FILL: u8 = 0x5a;
 
-/// Streams in each direction.
+/// Service with streams in each direction.
 #[trunkline::service(name = "trunkline.bench.Feed", version = 1)]
 pub(crate) trait Feed {
     /// Sends `items` numbered items of `size` bytes.
     async fn watch(&self, items: u64, size: u64)
     -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Reads numbered items. Returns the number of items and the number of bytes.
+    /// Reads numbered items. Returns the number of items and the total number of bytes.
     async fn upload(&self, items: Streaming<Bytes>) -> Result<(u64, u64), Status>;
 
     /// Accepts the item with this number.
     async fn store(&self, number: u64, item: Bytes) -> Result<(), Status>;
 
-    /// Returns each item.
+    /// Returns each received item.
     async fn chat(
         &self,
         items: Streaming<Bytes>,
@@ -101,7 +101,7 @@ pub(crate) fn numbered(number: u64, size: usize) -> Bytes {
     item.into()
 }
 
-/// Items that a handler sends.
+/// Stream of the items that a handler sends.
 struct Accepted(Numbered);
 
 impl Stream for Accepted {
@@ -112,12 +112,12 @@ impl Stream for Accepted {
     }
 }
 
-/// Returns true if all bytes are [`FILL`]. The loop does not exit early, so that the compiler can vectorise it.
+/// Returns true if all bytes are [`FILL`]. The loop has no early exit, so that the compiler can vectorise it.
 fn is_filled(bytes: &[u8]) -> bool {
     bytes.iter().fold(0, |wrong, byte| wrong | (byte ^ FILL)) == 0
 }
 
-/// Checks the order and the bytes of numbered items.
+/// Checker of the order and the bytes of numbered items.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
     items: u64,
@@ -128,7 +128,7 @@ impl Checked {
     /// Reads a stream to its end.
     ///
     /// # Errors
-    /// Fails if the stream fails or an item is out of order.
+    /// Returns an error if the stream fails or an item is out of order.
     pub(crate) async fn read(&mut self, mut items: Streaming<Bytes>) -> Result<(), Status> {
         while let Some(item) = items.message().await? {
             self.add(&item)?;
@@ -148,12 +148,12 @@ impl Checked {
         Ok(())
     }
 
-    /// Returns the number of items and the number of bytes.
+    /// Returns the number of items and the total number of bytes.
     pub(crate) const fn outcome(&self) -> (u64, u64) {
         (self.items, self.bytes)
     }
 
-    /// Returns the expected outcome for this number of items of this size.
+    /// Returns the outcome that is expected for this number of items of this size.
     pub(crate) const fn expected(items: u64, size: usize) -> (u64, u64) {
         (items, items * size as u64)
     }

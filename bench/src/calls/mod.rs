@@ -1,4 +1,4 @@
-//! The nodes of a measurement, their services and their callers.
+//! Nodes of a measurement, with their services and callers.
 
 pub(crate) mod client;
 pub(crate) mod echo;

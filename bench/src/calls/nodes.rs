@@ -1,4 +1,4 @@
-//! Options for the two nodes and the link between them.
+//! Options of the two nodes and of the link between them.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -9,7 +9,7 @@ use trunkline::{Node, NodeBuilder, ProviderChoice};
 use trunkline_softrdma::device::SoftOptions;
 use trunkline_testkit::certificate;
 
-// The two nodes. A doc comment here would replace the description of the subcommand.
+// Options of the two nodes. A doc comment here would replace the description of the subcommand.
 #[derive(Debug, Clone, Args, Serialize)]
 pub(crate) struct Nodes {
     /// Pollers of each node.
@@ -30,7 +30,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Nodes of one poller each, at unused addresses, without identities.
+    /// Nodes with one poller each, at unused addresses and without identities.
     pub(crate) const PLAIN: Self = Self { pollers: 1, peer_address: None, address: None, encrypted: false };
 }
 
@@ -61,10 +61,10 @@ impl LinkFlag {
         }
     }
 
-    /// Rejects a link that the environment rules out. A server process could not report the reason.
+    /// Rejects a link that the environment excludes. A server process could not report the reason.
     ///
     /// # Errors
-    /// Fails with the setting that rules out the link.
+    /// Returns an error with the setting that excludes the link.
     pub(crate) fn check(self) -> Result<(), String> {
         let device = SoftOptions::from_env().map_err(|error| error.to_string())?;
         if self == Self::Shm && (device.faults.is_some() || device.capture.is_some()) {
@@ -74,8 +74,8 @@ impl LinkFlag {
         Ok(())
     }
 
-    /// Returns a builder for a node that uses this link to other processes on the same host. All other settings come from
-    /// the environment.
+    /// Returns a builder for a node that uses this link to other processes on the host. All other settings come from the
+    /// environment.
     pub(crate) fn builder(self) -> NodeBuilder {
         match self {
             Self::Auto | Self::Process => Node::builder(),
@@ -86,7 +86,7 @@ impl LinkFlag {
     }
 }
 
-/// A requested link.
+/// The link selected on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LinkFlag {

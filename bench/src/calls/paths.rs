@@ -1,11 +1,12 @@
-//! Waits for shared memory. Sessions begin on the network, and move to shared memory once both sides have agreed.
+//! Waits until sessions use shared memory. A session begins on the network, and moves to shared memory after both sides
+//! have agreed.
 
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// Time limit for the agreement between two processes on a busy machine.
+/// Maximum time in which two processes on a busy machine agree.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Interval at which the node's paths are checked.
 const EVERY: Duration = Duration::from_millis(1);
@@ -13,16 +14,16 @@ const EVERY: Duration = Duration::from_millis(1);
 /// Waits until all QPs to the node at this address use shared memory.
 ///
 /// # Errors
-/// Returns an error if a QP takes another path, or if paths are not reported.
+/// Returns an error if a QP uses another path, or if the paths are not reported.
 pub(crate) fn await_memory(node: &Node, peer: SocketAddr) -> Result<(), String> {
     become_memory(node, peer, PATIENCE)
         .map_err(|why| format!("--link shm: {peer} is not reached through shared memory: {why}"))
 }
 
-/// Waits up to the given time until all QPs to the node at this address use shared memory.
+/// Waits until all QPs to the node at this address use shared memory, for at most `patience`.
 ///
 /// # Errors
-/// Returns an error if a QP takes another path, or if paths are not reported.
+/// Returns an error if a QP uses another path, or if the paths are not reported.
 pub(crate) fn become_memory(node: &Node, peer: SocketAddr, patience: Duration) -> Result<(), &'static str> {
     let began = Instant::now();
     loop {

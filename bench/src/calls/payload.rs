@@ -1,10 +1,9 @@
-//! The payloads of calls: reused, rewritten for each call, or allocated for each call.
+//! Payloads of calls, which are reused, rewritten for each call or allocated for each call.
 
 use clap::ValueEnum;
 use serde::Serialize;
 use trunkline::Bytes;
 
-/// Origin of each call's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Buffer {
@@ -16,7 +15,7 @@ pub(crate) enum Buffer {
     Own,
 }
 
-/// The payloads of one worker, which has one call in flight at a time.
+/// Payloads of one worker, which has one call in flight at a time.
 #[derive(Debug)]
 pub(crate) struct Payloads {
     buffer: Buffer,
@@ -39,7 +38,8 @@ impl Payloads {
             }
             Buffer::Rewritten => {
                 self.written = self.written.wrapping_add(1);
-                // The previous call has ended, so the bytes are usually unshared. If the node still holds them, they are copied.
+                // The previous call has ended, so the bytes are usually not shared. If the node still holds them, they
+                // are copied.
                 let mut bytes = match std::mem::take(&mut self.last).try_into_mut() {
                     Ok(bytes) => bytes,
                     Err(held) => held.as_ref().into(),
@@ -58,7 +58,7 @@ fn filled(size: usize, written: u8) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Fills the bytes with values that depend on position and call, so that a misplaced payload is detected.
+/// Fills the buffer with values that depend on the position and the call, so that a misplaced payload is detected.
 fn fill(bytes: &mut [u8], written: u8) {
     for (chunk, place) in bytes.chunks_mut(256).zip(0_u64..) {
         let [low, high, ..] = place.to_le_bytes();

@@ -1,4 +1,4 @@
-//! A client connected to its server, and the nodes or processes of both.
+//! A client that is connected to its server, and the nodes or processes of both.
 
 use crate::calls::client::{CallerKind, Client};
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use trunkline::Node;
 use trunkline_testkit::output;
 
-/// Time limit for shared memory in a probe. The set-up takes some milliseconds.
+/// Time limit for shared memory in a probe. Its set-up takes some milliseconds.
 const PROBE: Duration = Duration::from_millis(300);
 
-/// Both sides of the measurement.
+/// A connected client and its server.
 pub(crate) struct Session {
     client: Client,
     node: Arc<Node>,
@@ -53,8 +53,8 @@ impl Session {
         Ok(Self { client, node, servers })
     }
 
-    /// Resolves `auto` to a link by starting two nodes and checking their path. If the path is not shared memory, also
-    /// returns the reason, and prints it unless `is_quiet`.
+    /// Resolves `auto` to a link by starting two nodes and checking the path between them. If the path is not shared
+    /// memory, also returns the reason, and prints it unless `is_quiet` is true.
     ///
     /// # Errors
     /// See [`Session::start`].

@@ -1,4 +1,4 @@
-//! A worker of a measurement. It makes one call after another and records each, until the measurement is over.
+//! Worker of a measurement. It makes one call after another and records each of them, until the measurement is over.
 
 use crate::calls::echo::{Calls, Request, digest};
 use crate::calls::payload::{Buffer, Payloads};
@@ -30,10 +30,10 @@ pub(crate) struct Plan {
     pub(crate) size: usize,
     pub(crate) outstanding: usize,
     pub(crate) pause: Option<Duration>,
-    /// Total call rate of all workers, per second. `None` for a closed loop.
+    /// Total call rate of all workers, per second; `None` for a closed loop.
     pub(crate) arrivals: Option<f64>,
     pub(crate) buffer: Buffer,
-    /// True if the contents of replies are checked.
+    /// True if workers check the contents of replies.
     pub(crate) verify: bool,
     pub(crate) measured: Duration,
     /// True if the rate is a mean rather than a median over slices.
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Plans a closed loop that sends the same payload and does not check replies.
+    /// Creates a plan for a closed loop that sends the same payload and does not check replies.
     pub(crate) const fn closed_loop(
         exchange: Exchange,
         size: usize,
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// A kind of call in a mix: exchange, size and weight.
+/// A kind of call in a mix, as its exchange, size and weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) exchange: Exchange,
@@ -78,15 +78,15 @@ pub(crate) struct Measurement {
     members: Vec<Member>,
     watch: Stopwatch,
     recorders: Mutex<Recorders>,
-    /// Number of the next call, in an open loop or with several members. The order of members is fixed, so that each has its
-    /// share in every measurement.
+    /// Number of the next call. Used in an open loop or with several members, whose order is fixed so that each has its
+    /// share of every measurement.
     next: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Recorders {
     all: Recorder,
-    /// One recorder per member if there are several members.
+    /// Recorder of each member, if there are several members.
     each: Vec<Recorder>,
 }
 
@@ -96,7 +96,7 @@ impl Measurement {
         Self::of_members(plan, &[Member { exchange, size, weight: 1 }])
     }
 
-    /// Begins a measurement of several members, which replace the exchange and the size in the plan.
+    /// Begins a measurement of several members, which replace the exchange and size in the plan.
     pub(crate) fn of_members(plan: Plan, members: &[Member]) -> Self {
         let recorder = || Recorder::new(nanoseconds(plan.measured)).mean(plan.is_mean);
         let each = members.iter().filter(|_| members.len() > 1).map(|_| recorder()).collect();
@@ -147,7 +147,7 @@ impl Measurement {
         self.recorders().all.failed(why);
     }
 
-    /// Returns the result.
+    /// Returns the result of the measurement.
     ///
     /// # Errors
     /// Returns an error if a call failed, or if too few calls completed.
@@ -171,18 +171,18 @@ impl Measurement {
         each.into_iter().zip(&self.members).map(finish).collect()
     }
 
-    /// Returns the mean rate over the measured time so far.
+    /// Returns the mean call rate over the measured time so far.
     pub(crate) fn mean_per_s(&self) -> f64 {
         self.recorders().all.mean_per_s()
     }
 
-    /// Returns the results up to the end or to a failure, and the failure.
+    /// Returns the results up to the end or to a failure, and the reason for the failure.
     pub(crate) fn finish_partly(&self) -> (Option<Sample>, Option<String>) {
         std::mem::replace(&mut self.recorders().all, Recorder::new(0)).finish_partly()
     }
 
-    /// Waits until the scheduled start of the next call, and returns that time. In an open loop, this time is in the past if
-    /// all workers were waiting for replies. Latency is measured from the scheduled start.
+    /// Waits until the scheduled start of the next call, and returns this time. In an open loop, it is in the past if all
+    /// workers were waiting for replies. Latency is measured from the scheduled start.
     async fn due(&self) -> u64 {
         let Some(per_s) = self.plan.arrivals else { return self.watch.now_ns() };
         let due_ns = due_ns(self.next.fetch_add(1, Ordering::Relaxed), per_s);
@@ -223,11 +223,12 @@ fn due_ns(call: u64, per_s: f64) -> u64 {
     (call as f64 * 1e9 / per_s) as u64
 }
 
-/// Step between members in their order. It is a prime larger than any sum of weights, and hence coprime to each sum.
+/// Step between members in the order of calls. It is a prime that exceeds every sum of weights, and therefore coprime to
+/// it.
 const STEP: u64 = 982_451_653;
 
-/// Returns the member that makes the call with this number. A cycle is as long as the sum of the weights. In each cycle, the
-/// number of calls of a member is its weight, and its calls are spread out.
+/// Returns the member that makes the call with this number. The length of a cycle is the sum of the weights. In each
+/// cycle, the number of a member's calls is its weight, and its calls are spread out.
 fn member(members: &[Member], call: u64) -> usize {
     let sum = members.iter().map(|member| u64::from(member.weight)).sum::<u64>().max(1);
     let mut place = call % sum * STEP % sum;
@@ -251,8 +252,8 @@ async fn yield_now() {
     .await;
 }
 
-/// Sleeps on a separate thread. This works for every kind of caller: the tokio runtime has no timers, and the executor can
-/// sleep in the meantime.
+/// Sleeps on a separate thread. This works for all kinds of callers: the tokio runtime has no timers, and the executor
+/// can sleep in the meantime.
 async fn sleep(time: Duration) {
     let (setter, getter) = cell::pair();
     thread::spawn(move || {

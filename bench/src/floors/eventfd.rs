@@ -1,4 +1,4 @@
-//! Wake-ups of a thread that sleeps in the kernel.
+//! Wake-ups of threads that sleep in the kernel.
 
 use super::{Shape, pause, with_sleeping_server};
 use crate::meter::recorder::{Recorder, Sample};
@@ -11,7 +11,7 @@ pub(super) fn same_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.client))
 }
 
-/// Measures two threads, one on each core, that wake each other.
+/// Measures two threads on separate cores that wake each other.
 pub(super) fn cross_core(shape: &Shape) -> Result<Sample, String> {
     between(shape, shape.cores.map(|cores| cores.server))
 }

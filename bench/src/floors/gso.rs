@@ -1,4 +1,4 @@
-//! A transfer in one direction. The kernel splits large datagrams, and the receiver takes many pieces with one recvmmsg.
+//! Transfer in one direction. The kernel splits large datagrams, and the receiver takes many pieces with one recvmmsg.
 
 use super::udp::{BATCH, LOST_NS, Receive, pair, receive};
 use super::{Shape, with_server};
@@ -10,15 +10,15 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Size of a piece, in bytes: the 1,500-byte payload of an Ethernet frame without the IP and UDP headers.
+/// Size of a piece in bytes, which is the payload of a 1,500-byte Ethernet frame without the IP and UDP headers.
 const PIECE: u16 = 1472;
-/// Bytes passed to one system call, the largest multiple of a piece that fits in a datagram.
+/// Number of bytes per system call, the largest multiple of a piece that fits in a datagram.
 const CHUNK: usize = 44 * PIECE as usize;
-/// Bytes in flight. The pieces of two chunks fit in a socket's receive buffer.
+/// Maximum number of bytes in flight. The pieces of two chunks fit in the receive buffer of a socket.
 const WINDOW: u64 = 2 * CHUNK as u64;
 
-/// Measures a continuous transfer. The receiver reports the number of bytes that have arrived. The rate is in bytes per
-/// second.
+/// Measures a continuous transfer, with its rate in bytes per second. The receiver reports the number of bytes that have
+/// arrived.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let serve = |stop: &AtomicBool| absorb(&server, stop);
@@ -40,7 +40,7 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
                 });
                 let bytes = total.max().unwrap_or(0).saturating_sub(arrived);
                 arrived += bytes;
-                // Datagrams counted as lost may arrive late.
+                // Datagrams that were counted as lost may arrive late.
                 sent = sent.max(arrived);
                 if !recorder.ended_many(last_ns, now, bytes) {
                     return recorder.finish();

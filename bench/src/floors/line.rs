@@ -1,4 +1,4 @@
-//! A cache line that both cores write in turn.
+//! A cache line that two cores write in turn.
 
 use super::with_server;
 use crate::meter::pin::Cores;
@@ -8,14 +8,14 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Round trips between two clock readings. Reading the clock after each would take a large part of a round trip.
+/// Number of round trips between two clock readings. Reading the clock would take a large part of each round trip.
 const TRIPS: u64 = 64;
 
-/// A word on a separate pair of cache lines, because processors prefetch the neighbouring line.
+/// A word on a separate pair of cache lines, because processors prefetch the adjacent line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Measures a round trip. The client writes odd numbers, and the server adds one to each.
+/// Measures a round trip. The client writes odd numbers, and the server adds one to each of them.
 pub(crate) fn line(cores: Option<Cores>, measured: Duration) -> Result<Sample, String> {
     let line = Line(AtomicU64::new(0));
     let serve = |stop: &AtomicBool| {
@@ -45,9 +45,9 @@ pub(crate) fn line(cores: Option<Cores>, measured: Duration) -> Result<Sample, S
     })
 }
 
-/// Spins until the word has this value, and then returns true. Returns false if a stop was requested.
+/// Spins until the word has this value, and returns true. Returns false if a stop was requested.
 fn await_value(word: &AtomicU64, value: u64, stop: &AtomicBool) -> bool {
-    // The flag is on another cache line and is read rarely.
+    // The flag is on another cache line, so it is read rarely.
     loop {
         for _ in 0..1024 {
             if word.load(Ordering::Acquire) == value {

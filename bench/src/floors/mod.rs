@@ -2,14 +2,14 @@
 //!
 //! | file | what it measures |
 //! |---|---|
-//! | `line` | a cache line that two cores write in turn: the unit of every comparison |
 //! | `line` | a cache line that two cores write in turn, the unit of every comparison |
+//! | `eventfd` | threads that sleep in the kernel and wake each other |
 //! | `udp` | a datagram there and back, polled or blocking; many at a time by sendmmsg and recvmmsg |
 //! | `gso` | bytes in one direction over UDP GSO, received by recvmmsg |
 //! | `tcp` | messages of the same sizes over a TCP connection, polled |
 //! | `ring` | messages over two SPSC rings, and buffers that one side fills and the other reads in place |
 //!
-//! Each floor's server is a thread of this process on the server's core; the client is the calling thread.
+//! The server of each floor is a thread of this process on the server's core. The client is the calling thread.
 
 mod eventfd;
 mod gso;
@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Settings that a floor shares with the calls that are compared with it.
+/// Settings that a floor shares with the calls compared with it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Size of a message, in bytes.
@@ -41,11 +41,11 @@ pub(crate) struct Shape {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Floor {
-    /// A cache line, written in turn.
+    /// A cache line that two cores write in turn.
     Line,
-    /// An eventfd between two threads on one core.
+    /// An eventfd, between two threads on one core.
     EventfdSameCore,
-    /// An eventfd between two threads on the two cores.
+    /// An eventfd, between two threads on separate cores.
     EventfdCrossCore,
     /// Datagrams, with polling receivers.
     Udp,
@@ -81,7 +81,7 @@ impl Floor {
     /// Measures the floor.
     ///
     /// # Errors
-    /// Fails if a system call fails; the error includes the floor's name.
+    /// Returns an error if a system call fails. It contains the name of the floor.
     pub(crate) fn measure(self, shape: &Shape) -> Result<Sample, String> {
         let measured = match self {
             Self::Line => line(shape.cores, shape.measured),
@@ -108,7 +108,7 @@ fn with_server<R>(
     with_sleeping_server(core, serve, measure, || ())
 }
 
-/// Like [`with_server`], but for a server that sleeps. Calls `wake` when the flag is set.
+/// Like [`with_server`], but for a server that may sleep. Calls `wake` after setting the flag.
 fn with_sleeping_server<R>(
     core: Option<usize>,
     serve: impl FnOnce(&AtomicBool) -> Result<(), String> + Send,

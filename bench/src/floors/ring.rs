@@ -1,4 +1,4 @@
-//! Messages between two threads over SPSC rings. Small messages are copied; large buffers stay in place.
+//! Messages between two threads over SPSC rings. Small messages are copied, and large buffers are passed by reference.
 
 use super::{Shape, with_server};
 use crate::meter::recorder::{Recorder, Sample};
@@ -11,7 +11,7 @@ use trunkline_machine::rings::spsc::ring;
 /// Size of a message in the ring, in bytes. [`stream`] measures larger messages.
 const MESSAGE_BYTES: usize = 64;
 
-/// Exchanges 64-byte messages, several in flight at once.
+/// Exchanges 64-byte messages, with several of them in flight.
 pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     let capacity = shape.outstanding.next_power_of_two();
     let (mut to_server, mut requests) = ring::<[u8; MESSAGE_BYTES]>(capacity);
@@ -46,7 +46,7 @@ pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Fills buffers on one core, which the other core reads in place, several in flight at once.
+/// Fills buffers on one core, which the other core reads in place, with several of them in flight.
 pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let capacity = shape.outstanding.next_power_of_two();
     let (mut to_server, mut filled) = ring::<Vec<u8>>(capacity);
@@ -54,7 +54,7 @@ pub(super) fn stream(shape: &Shape) -> Result<Sample, String> {
     let serve = move |stop: &AtomicBool| {
         while !stop.load(Ordering::Relaxed) {
             while let Some(buffer) = filled.pop() {
-                // Reading one byte of each cache line brings the buffer to this core.
+                // Reading one byte of each cache line transfers the buffer to this core.
                 black_box(buffer.iter().step_by(64).map(|byte| u64::from(*byte)).sum::<u64>());
                 to_client.push(buffer).map_err(|_| "its ring is full")?;
             }

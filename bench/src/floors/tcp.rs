@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Size of one read or write, in bytes.
 const CHUNK: usize = 64 << 10;
 
-/// Exchanges messages of one size for replies of another, several in flight at once.
+/// Exchanges messages of one size for replies of another size, with several of them in flight.
 pub(super) fn exchange(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair().map_err(|error| error.to_string())?;
     // TCP cannot carry an empty message.
@@ -62,7 +62,6 @@ fn answer(stream: &TcpStream, size: usize, reply: usize, stop: &AtomicBool) -> i
     Ok(())
 }
 
-/// One end of the connection, with the number of bytes left to write and the number of bytes read.
 struct Lane<'a> {
     stream: &'a TcpStream,
     to_write: usize,
@@ -75,7 +74,7 @@ impl<'a> Lane<'a> {
         Self { stream, to_write: 0, read: 0, buffer: vec![0x5a; CHUNK] }
     }
 
-    /// Writes as much as the socket accepts, and reads the available data.
+    /// Writes as many bytes as the socket accepts, and reads the available bytes.
     fn turn(&mut self) -> io::Result<()> {
         if self.to_write > 0 {
             let most = self.to_write.min(CHUNK);
@@ -91,7 +90,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Maps `WouldBlock` and `Interrupted` to `None`, which means that the socket is full or nothing has arrived.
+/// Maps `WouldBlock` and `Interrupted` to `None`, which means that the socket is full or that no data is available.
 fn ready(done: io::Result<usize>) -> io::Result<Option<usize>> {
     match done {
         Ok(bytes) => Ok(Some(bytes)),

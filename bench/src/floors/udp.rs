@@ -11,18 +11,18 @@ use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Maximum size of a datagram. Larger messages are split.
+/// Maximum size of a datagram, in bytes. Larger messages are split.
 const PIECE: usize = 32 << 10;
-/// Number of pieces of a large message in flight, as many as fit in a socket's default receive buffer.
+/// Maximum number of pieces of a large message in flight. They fit in the default receive buffer of a socket.
 const WINDOW: usize = 2;
 /// Number of datagrams per system call.
 pub(super) const BATCH: usize = 32;
-/// Time without a datagram after which the datagrams in flight count as lost.
+/// Time without a received datagram after which the datagrams in flight count as lost, in nanoseconds.
 pub(super) const LOST_NS: u64 = 20_000_000;
 /// Interval at which a blocking server checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Wait mode for a datagram.
+/// Way of waiting for a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Receive {
     Polling,
@@ -57,7 +57,7 @@ pub(super) fn pair(receive: Receive) -> io::Result<(UdpSocket, UdpSocket)> {
             Receive::Polling => socket.set_nonblocking(true)?,
             Receive::Blocking => socket.set_read_timeout(Some(LOOK))?,
         }
-        // Exceeding the system's limit needs a privilege. Without it, the window still fits in the default buffer.
+        // A buffer above the system's limit needs a privilege. Without it, the window still fits in the default buffer.
         let _default = setsockopt(socket, sockopt::RcvBufForce, &(4 << 20));
     }
     Ok((client, server))
@@ -100,7 +100,7 @@ fn arrived(done: io::Result<usize>) -> io::Result<Option<usize>> {
     }
 }
 
-/// Exchanges datagrams by sendmmsg and recvmmsg, with as many in flight as fit in a socket's receive buffer.
+/// Exchanges datagrams by sendmmsg and recvmmsg. The datagrams in flight fit in the receive buffer of a socket.
 pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     let (client, server) = pair(Receive::Polling).map_err(|error| error.to_string())?;
     let bytes = shape.size.min(PIECE);
@@ -144,7 +144,7 @@ pub(super) fn batched(shape: &Shape) -> Result<Sample, String> {
     })
 }
 
-/// Buffers for the datagrams of one system call, which all have the same size.
+/// Buffers for the datagrams of one system call. All of them have the same size.
 struct Batch {
     buffers: Vec<Vec<u8>>,
 }
@@ -154,7 +154,7 @@ impl Batch {
         Self { buffers: vec![vec![0x5a; bytes]; BATCH] }
     }
 
-    /// Sends up to the given number of datagrams. Returns the number sent.
+    /// Sends up to the given number of datagrams. Returns the number of sent datagrams.
     fn send(&self, socket: &UdpSocket, datagrams: usize) -> Result<usize, String> {
         let datagrams = datagrams.min(BATCH);
         let slices: Vec<_> = self.buffers[..datagrams].iter().map(|buffer| [IoSlice::new(buffer)]).collect();
@@ -164,13 +164,13 @@ impl Batch {
         counted(sent.map(Iterator::count))
     }
 
-    /// Receives up to one batch of available datagrams.
+    /// Receives up to one batch of datagrams that have arrived.
     fn receive(&mut self, socket: &UdpSocket) -> Result<usize, String> {
         receive(socket, &mut self.buffers, |_| ())
     }
 }
 
-/// Receives datagrams with one recvmmsg. Returns their number and passes on the length of each.
+/// Receives datagrams with one recvmmsg. Returns their number, and passes the length of each to the closure.
 pub(super) fn receive(
     socket: &UdpSocket,
     buffers: &mut [Vec<u8>],

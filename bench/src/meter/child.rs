@@ -16,21 +16,21 @@ impl Child {
     /// Starts this program with these arguments.
     ///
     /// # Errors
-    /// Fails if the process does not start.
+    /// Returns an error if the process does not start.
     pub(crate) fn start<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<Self, String> {
         let program =
             std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
         let mut command = Command::new(program);
-        // Ctrl-C reaches only the parent, so that children exit after it.
+        // In a separate process group, a child does not receive Ctrl-C, so it exits after its parent.
         command.args(arguments).process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let child = command.spawn().map_err(|error| format!("cannot start a child process: {error}"))?;
         Ok(Self(Mutex::new(child)))
     }
 
-    /// Returns the next line that the process prints.
+    /// Returns the next line printed by the process.
     ///
     /// # Errors
-    /// Fails with the exit status if the process has exited.
+    /// Returns an error with the exit status if the process has exited.
     pub(crate) fn read_line(&mut self) -> Result<String, String> {
         let child = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut line = String::new();
@@ -50,7 +50,7 @@ impl Child {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).id()
     }
 
-    /// Returns the exit status of the process as a failure, if it has exited.
+    /// If the process has exited, returns its exit status as a failure.
     pub(crate) fn death(&self) -> Option<Failure> {
         let mut child = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let status = child.try_wait().ok().flatten()?;

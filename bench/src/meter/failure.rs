@@ -6,13 +6,13 @@ use std::fmt;
 pub(crate) enum Failure {
     /// The usage is wrong, or something cannot be measured here.
     Unmeasured(String),
-    /// Everything was measured, but a file cannot be written.
+    /// All measurements succeeded, but a file cannot be written.
     Unwritten(String),
     /// The server process has died.
     ServerDied(String),
     /// A value became worse between two runs, or a verdict of a strict run failed.
     Worse(String),
-    /// Some nodes or calls of a run between hosts have failed, and the others were measured.
+    /// Some nodes or calls in a run between hosts failed, and the others were measured.
     Partial(String),
 }
 

@@ -1,7 +1,7 @@
-//! Load and limits during a measurement: busy loops next to it, and a CPU quota for each side.
+//! Load and limits during a measurement: concurrent busy loops, and a CPU quota for each side.
 //!
 //! A busy loop is a child process. A quota is a control group (cgroup v2 or v1) below the group of this process. A child
-//! process removes the groups after this process has exited, also if it was killed.
+//! process removes the groups after this process has exited or was killed.
 
 use crate::meter::child::{Child, await_parent};
 use clap::{Args, Subcommand};
@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Period of a quota, in microseconds. This is the kernel's default.
+/// Period of a quota in microseconds, which is the kernel's default.
 const PERIOD_US: f64 = 100_000.0;
-/// Number of attempts to remove a group, which is in use until its processes have exited.
+/// Number of attempts to remove a group. A group is in use until its processes have exited.
 const ATTEMPTS: usize = 100;
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 // A doc comment here would replace the description of the command.
@@ -29,7 +30,7 @@ pub(crate) struct Load {
     pub(crate) quota: Option<f64>,
 }
 
-/// Child processes of [`Load`], which the program starts itself.
+/// Child processes for [`Load`], which the program starts itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Helper {
     /// Spins until standard input is closed.
@@ -80,34 +81,35 @@ impl Helper {
     }
 }
 
-/// Running busy loops, which are stopped when this value is dropped.
+/// Running busy loops, stopped on drop.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     _loops: Vec<Child>,
 }
 
 impl Neighbours {
-    /// Starts busy loops. They may use the cores that the calling thread may use, so call this before that thread is pinned.
+    /// Starts busy loops. They inherit the affinity of the calling thread, so this function must be called before the
+    /// thread is pinned.
     ///
     /// # Errors
-    /// Fails if a process does not start.
+    /// Returns an error if a process does not start.
     pub(crate) fn start(count: u32) -> Result<Self, String> {
         let loops = (0..count).map(|_| Child::start(["spin"]));
         Ok(Self { _loops: loops.collect::<Result<_, _>>()? })
     }
 }
 
-/// A quota for this process and an equal one for its server. Dropping the value removes both.
+/// CPU quota of this process, and an equal one of its server. Both are removed on drop.
 #[derive(Debug)]
 pub(crate) struct Quota {
-    /// Group of this process before the measurement.
+    /// Control group of this process before the measurement.
     parent: PathBuf,
     server: PathBuf,
     _remover: Child,
 }
 
 impl Quota {
-    /// Creates the groups and moves this process into one of them.
+    /// Creates the groups, and moves this process into one of them.
     ///
     /// # Errors
     /// Returns an error if the groups cannot be created, for example for lack of privileges.
@@ -127,7 +129,7 @@ impl Quota {
     fn below(parent: PathBuf, cores: f64) -> Result<Self, String> {
         let group = |side: &str| parent.join(format!("trunkline-bench-{}-{side}", std::process::id()));
         let (client, server) = (group("client"), group("server"));
-        // Started first, so that the groups are removed even if the next steps fail.
+        // Start the remover first, so that the groups are removed even if the next steps fail.
         let remover = Child::start([OsStr::new("remove-groups"), client.as_os_str(), server.as_os_str()])?;
         for group in [&client, &server] {
             fs::create_dir(group).map_err(|error| format!("cannot create {}: {error}", group.display()))?;
@@ -149,7 +151,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // If this process cannot leave the group, the remover deletes the group after the process has exited.
+        // If this process cannot leave the group, the remover removes the group after the process has exited.
         let _left = join(&self.parent, std::process::id());
     }
 }
@@ -159,7 +161,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    // Do not create the file. A missing file belongs to a controller that the group does not have.
+    // Do not create the file. If it is missing, the group lacks the controller.
     let written =
         fs::OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     written.map_err(|error| format!("cannot write {}: {error}", path.display()))
@@ -179,7 +181,7 @@ fn limit(group: &Path, cores: f64) -> Result<(), String> {
     write(&group.join("cpu.max"), &format!("{quota_us} {PERIOD_US}"))
 }
 
-/// Returns the groups that may contain new groups: the group of this process and the root, each in v1 and v2.
+/// Returns the groups in which new groups may be created: the group of this process and the root, each in v1 and v2.
 fn parents(mounts: &str, own: &str) -> Vec<PathBuf> {
     let is_of = |list: &str, name: &str| list.split(',').any(|item| item == name);
     let mut parents = Vec::new();

@@ -1,4 +1,4 @@
-//! Properties of the machine that affect times, and the memory of this process.
+//! Properties of the machine that affect measured times, and the memory of this process.
 
 use serde::Serialize;
 use std::fs;
@@ -8,12 +8,12 @@ use std::fs;
 pub(crate) struct Machine {
     processor: String,
     cores: usize,
-    /// True if a hypervisor runs this system.
+    /// True if the system runs on a hypervisor.
     is_virtual: bool,
     kernel: String,
 }
 
-/// The program's version and the time of the run.
+/// Version of the program and time of the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Stamp {
     pub(crate) version: &'static str,
@@ -22,7 +22,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// Returns the version together with a time in the format of `trunkline_transport::utc`.
+    /// Returns the version and a time in the format of `trunkline_transport::utc`.
     pub(crate) fn at(utc: &str) -> Self {
         Self { version: env!("CARGO_PKG_VERSION"), date: format!("{} {} UTC", &utc[..10], &utc[11..16]) }
     }
@@ -36,7 +36,7 @@ impl Machine {
         format!("{processor}, {cores} cores, {kind}, Linux {kernel}")
     }
 
-    /// Describes this machine. Properties that cannot be determined are "unknown".
+    /// Describes this machine. Unknown properties have the value "unknown".
     pub(crate) fn here() -> Self {
         let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = processors.lines().find(|line| line.starts_with("model name"));
@@ -57,10 +57,10 @@ fn named(text: &str) -> String {
     if text.is_empty() { "unknown".to_owned() } else { text.to_owned() }
 }
 
-/// Returns the resident memory of this process in bytes: the current size (`VmRSS:`) or the peak (`VmHWM:`).
+/// Returns the resident memory of this process in bytes, which is the current size (`VmRSS:`) or the peak (`VmHWM:`).
 ///
 /// # Errors
-/// Fails if the operating system does not report the value.
+/// Returns an error if the operating system does not report the value.
 pub(crate) fn memory(field: &str) -> Result<u64, String> {
     let status = fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("cannot read /proc/self/status: {error}"))?;

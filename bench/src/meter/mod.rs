@@ -1,5 +1,5 @@
-//! Parts of a measurement shared with the benchmarks of other systems and of the gRPC adapter: processes, cores, load and
-//! times.
+//! Parts of a measurement that the benchmarks of other systems and of the gRPC adapter also use: processes, cores, load
+//! and times.
 //!
 //! The other benchmarks include this folder by its path, so it uses nothing else from this crate.
 

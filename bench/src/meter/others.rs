@@ -1,18 +1,18 @@
-//! Load that other programs put on the machine during a run.
+//! Load on the machine from other programs during a run.
 //!
-//! A compiler that runs during a measurement can slow it down more than the change being measured does. All repetitions slow
+//! A compiler that runs during a measurement can slow it down more than the measured change does. All repetitions slow
 //! down alike, so statistics over the repetitions cannot detect it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Instant;
 
-/// Number of cores in use by other programs above which they may be the cause of a change.
+/// Number of cores used by other programs above which they may be the cause of a change.
 pub(crate) const BUSY_CORES: f64 = 0.15;
-/// Ticks per second in `/proc`. The value is the same on every Linux since 2.6.
+/// Clock ticks per second in `/proc`. The value is the same on all Linux versions since 2.6.
 const TICKS: f64 = 100.0;
 
-/// A point in time, and the processor time used up to it.
+/// A point in time, and the CPU time used before it.
 #[derive(Debug)]
 pub(crate) struct Others {
     began: Instant,
@@ -24,7 +24,7 @@ impl Others {
         Self { began: Instant::now(), ticks: ticks() }
     }
 
-    /// Returns the average number of cores that other programs have used since the start, including time stolen by the host.
+    /// Returns the average number of cores used by other programs since the start, including time stolen by the host.
     /// Returns `None` if the operating system does not report it.
     pub(crate) fn cores(&self) -> Option<f64> {
         let ticks = ticks()?.saturating_sub(self.ticks?);
@@ -35,7 +35,7 @@ impl Others {
     }
 }
 
-/// Returns the ticks of all processors, minus the ticks of this process and its descendants.
+/// Returns the ticks of all CPUs, minus the ticks of this process and its descendants.
 fn ticks() -> Option<u64> {
     let all = used(&fs::read_to_string("/proc/stat").ok()?)?;
     let processes = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| {
@@ -46,7 +46,7 @@ fn ticks() -> Option<u64> {
     Some(all.saturating_sub(of_family(&processes.collect(), std::process::id())))
 }
 
-/// Sums user, nice, system and steal from the first line of `/proc/stat`. Interrupts are excluded, because they include the
+/// Sums user, nice, system and steal in the first line of `/proc/stat`. Interrupts are excluded, because they include
 /// interrupts caused by the benchmark's packets.
 fn used(stat: &str) -> Option<u64> {
     let mut numbers =
@@ -56,7 +56,7 @@ fn used(stat: &str) -> Option<u64> {
     Some(user + nice + system + numbers.nth(4)??)
 }
 
-/// Parent and ticks of a process. The ticks include the ticks of child processes that have exited.
+/// Parent and ticks of a process. The ticks include those of child processes that have exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     parent: u32,
@@ -64,7 +64,7 @@ struct Process {
 }
 
 fn process(stat: &str) -> Option<Process> {
-    // The name is in parentheses and may contain anything.
+    // The name is in parentheses and may contain any characters.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let ticks = fields.get(11..15)?.iter().map(|text| text.parse::<u64>().ok()).sum::<Option<u64>>()?;

@@ -1,10 +1,10 @@
-//! Cores on which the client and the server run.
+//! Cores of the client and the server.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::str::FromStr;
 
-/// The cores of client and server. All threads of a side run on its core.
+/// Cores of client and server. All threads of a side run on its core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cores {
     pub(crate) client: usize,
@@ -43,11 +43,11 @@ impl FromStr for Pin {
 }
 
 impl Pin {
-    /// Returns the chosen cores after checking them. The default is the first two cores that the process may use, if there
+    /// Checks the chosen cores and returns them. The default is the first two cores that the process may use, if there
     /// are two.
     ///
     /// # Errors
-    /// Fails if the process may not use one of the cores.
+    /// Returns an error if the process may not use one of the cores.
     pub(crate) fn cores(choice: Option<Self>) -> Result<Option<Cores>, String> {
         let usable = usable()?;
         match choice {
@@ -74,10 +74,10 @@ fn usable() -> Result<Vec<usize>, String> {
     Ok((0..CpuSet::count()).filter(|core| set.is_set(*core).unwrap_or(false)).collect())
 }
 
-/// Pins the calling thread, and with it the threads that it starts later.
+/// Pins the calling thread. Threads that it starts later are pinned too.
 ///
 /// # Errors
-/// Returns an error of the operating system.
+/// Returns an error from the operating system.
 pub(crate) fn to(core: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(core)

@@ -1,9 +1,10 @@
-//! Recorder for one measurement: the time of each call, and the number of calls that end in each slice of time.
+//! Recorder for one measurement. It records the time of each call, and the number of calls that end in each slice of
+//! time.
 //!
-//! Times are nanoseconds since the measurement began and are passed in, so that tests need no clock. Calls that end during
-//! the first fifth are a warm-up and do not count. The rate is the median over slices of at least 1 ms. A host that takes
-//! the processor away for some milliseconds slows a few slices, but does not change the median. If such pauses belong to the
-//! result, the rate is a mean over the measured time.
+//! Times are passed in as nanoseconds since the measurement began, so that tests need no clock. Calls that end during the
+//! first fifth are a warm-up and do not count. The rate is the median over slices of at least 1 ms. If the host takes the
+//! processor away for some milliseconds, a few slices are slower, but the median does not change. If such pauses are part
+//! of the result, the rate is the mean over the measured time.
 
 use crate::meter::spread::Spread;
 use hdrhistogram::Histogram;
@@ -14,13 +15,13 @@ const DIGITS: u8 = 3;
 /// Maximum recorded time, 1,000 s. Longer times are recorded as this value.
 const LONGEST_NS: u64 = 1_000_000_000_000;
 
-/// Records latencies until the measurement is over.
+/// Recorder of latencies until the measurement is over.
 #[derive(Debug, Clone)]
 pub(crate) struct Recorder {
     times: Histogram<u64>,
     warm_ns: u64,
     end_ns: u64,
-    /// Start of the current slice; `None` during the warm-up.
+    /// Start time of the current slice; `None` during the warm-up.
     slice_began_ns: Option<u64>,
     in_slice: u64,
     rates: Vec<f64>,
@@ -39,7 +40,7 @@ pub(crate) struct Sample {
 }
 
 impl Recorder {
-    /// Creates a recorder that measures for `measured_ns`, after a warm-up of a quarter of that time.
+    /// Creates a recorder that measures for `measured_ns`, after a warm-up of a quarter of this time.
     pub(crate) fn new(measured_ns: u64) -> Self {
         let warm_ns = measured_ns / 4;
         let end_ns = warm_ns + measured_ns;
@@ -56,12 +57,12 @@ impl Recorder {
         }
     }
 
-    /// Makes the rate a mean over the measured time if `is_mean` is true.
+    /// Selects the mean over the measured time as the rate, if `is_mean` is true.
     pub(crate) fn mean(self, is_mean: bool) -> Self {
         Self { is_mean, ..self }
     }
 
-    /// Records a call by its scheduled start and its end. Returns true if the measurement continues.
+    /// Records the scheduled start and the end of a call. Returns true if the measurement continues.
     pub(crate) fn ended(&mut self, due_ns: u64, now_ns: u64) -> bool {
         self.ended_many(due_ns, now_ns, 1)
     }
@@ -89,12 +90,12 @@ impl Recorder {
         self.goes_on(now_ns)
     }
 
-    /// Records that a call failed. The failure ends the measurement.
+    /// Records that a call failed, which ends the measurement.
     pub(crate) fn failed(&mut self, why: String) {
         self.failed.get_or_insert(why);
     }
 
-    /// Returns the result.
+    /// Returns the result of the measurement.
     ///
     /// # Errors
     /// Returns an error if a call failed, or if too few calls completed.
@@ -107,7 +108,8 @@ impl Recorder {
         Ok(Sample { times: self.times, per_s })
     }
 
-    /// Returns the mean rate over the measured time, which starts when the first call ends. This first call is not counted.
+    /// Returns the mean rate over the measured time, which starts when the first call ends. The first call is not
+    /// counted.
     #[expect(clippy::cast_precision_loss, reason = "counts and times stay far below 2^52")]
     pub(crate) fn mean_per_s(&self) -> f64 {
         self.span_ns.map_or(0.0, |(first_ns, last_ns)| {
@@ -115,7 +117,7 @@ impl Recorder {
         })
     }
 
-    /// Returns the results up to the end or to a failure, and the failure.
+    /// Returns the results up to the end or to a failure, and the reason for the failure.
     pub(crate) fn finish_partly(mut self) -> (Option<Sample>, Option<String>) {
         let failed = self.failed.take();
         match self.finish() {
@@ -124,7 +126,8 @@ impl Recorder {
         }
     }
 
-    /// Returns true if the measurement continues. A measurement has at least one slice, however long a call takes.
+    /// Returns true if the measurement continues. A measurement contains at least one slice, regardless of the duration
+    /// of a call.
     fn goes_on(&self, now_ns: u64) -> bool {
         self.failed.is_none() && (now_ns < self.end_ns || self.rates.is_empty())
     }
@@ -144,7 +147,7 @@ mod tests {
     #[test]
     fn warm_up_does_not_count_and_rate_is_median_over_slices() {
         let mut recorder = Recorder::new(100 * MS);
-        // One call every 0.1 ms, and one stall of 30 ms.
+        // One call takes place every 0.1 ms, with one stall of 30 ms.
         let mut now = 0;
         loop {
             let due = now;
@@ -164,7 +167,7 @@ mod tests {
 
     #[test]
     fn server_stall_adds_latency_to_every_due_call() {
-        // Open loop: one call begins each millisecond, and the server stalls for 50 ms.
+        // In this open loop, one call begins each millisecond, and the server stalls for 50 ms.
         let mut recorder = Recorder::new(200 * MS);
         let mut free = 0;
         for call in 0_u64.. {
@@ -175,7 +178,7 @@ mod tests {
             }
         }
         let sample = recorder.finish().unwrap();
-        // More than 40 of 200 calls waited for at least 10 ms. A closed loop would show one.
+        // More than 40 of 200 calls wait for at least 10 ms. In a closed loop, only one would.
         assert!(sample.times.value_at_quantile(0.8) > 10 * MS, "{}", sample.times.value_at_quantile(0.8));
     }
 

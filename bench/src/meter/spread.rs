@@ -1,10 +1,10 @@
-//! Median and extremes of repetitions, and the formatting of numbers.
+//! Median and extremes of repetitions, and formatting of numbers.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-/// Median and extremes of a value over the repetitions.
+/// Median and extremes of a value over all repetitions.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize)]
 pub(crate) struct Spread {
     #[serde(deserialize_with = "positive")]
@@ -26,10 +26,10 @@ impl Spread {
     }
 }
 
-/// Returns a number between 1e-100 and 1e100. The ratio of two such numbers is a normal number.
+/// Parses a number between 1e-100 and 1e100. The ratio of two such numbers is a normal number.
 ///
 /// # Errors
-/// Fails with the value if it is not such a number.
+/// Returns an error with the value if it is not such a number.
 pub(crate) fn number(value: &Value) -> Result<f64, String> {
     let number = value.as_f64().filter(|number| (1e-100..=1e100).contains(number));
     number.ok_or_else(|| format!("{value} is not a number above 0"))
@@ -39,7 +39,7 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
     number(&Value::deserialize(deserializer)?).map_err(D::Error::custom)
 }
 
-/// Formats a number with three significant digits, or with all digits before the decimal point.
+/// Formats a number with three significant digits, or with all digits before the decimal point if there are more.
 pub(crate) fn digits(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_of_even_number_is_between_middle_two() {
+    fn median_of_even_count_is_mean_of_middle_values() {
         assert_eq!(Spread::of(&[4.0, 1.0, 3.0, 2.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of(&[5.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 5.0 }));
         assert_eq!(Spread::of(&[]), None);

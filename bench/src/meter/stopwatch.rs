@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A stopwatch that is started at the beginning of a measurement.
+/// Stopwatch that is started at the beginning of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stopwatch(Instant);
 

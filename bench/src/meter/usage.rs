@@ -1,7 +1,7 @@
-//! Processor time, context switches and memory used by a client and its server at a fixed call rate.
+//! CPU time, context switches and memory of a client and its server at a fixed call rate.
 //!
-//! The client is this process. The calling thread sleeps until the scheduled start of a call, makes the call and waits for
-//! the reply.
+//! The client is this process. The calling thread sleeps until the scheduled start of a call, makes the call and waits
+//! for the reply.
 
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
@@ -10,12 +10,12 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration of the warm-up before a measurement. It has the same call rate, and idle threads fall asleep during it.
+/// Duration of the warm-up before a measurement. The call rate is the same, and idle threads fall asleep during it.
 const SETTLE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Side {
-    /// CPU seconds per second, user and system.
+    /// User and system CPU seconds per second.
     pub(crate) cpu: f64,
     /// Voluntary and involuntary context switches of all threads, per second.
     pub(crate) switches_per_s: f64,
@@ -55,7 +55,7 @@ pub(crate) fn measure(
     Ok(Usage { calls_per_s: f64::from(calls) / elapsed.as_secs_f64(), client: client?, server: server? })
 }
 
-/// Makes calls at a fixed rate and returns their number. A late call does not delay the schedule of later calls.
+/// Makes calls at a fixed rate, and returns their number. A late call does not delay the schedule of later calls.
 fn make_calls(
     rate: f64,
     time: Duration,
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn processor_time_of_other_process_is_counted() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        // Repeat many times, because the loop may wait for a core.
+        // Repeat many times, because the loop may have to wait for a core.
         let used = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             Counters::of(child.id()).unwrap().cpu > Duration::from_millis(20)

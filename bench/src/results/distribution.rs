@@ -1,15 +1,17 @@
-//! Distributions of times as tables of quantiles.
+//! Distributions of times, as tables of quantiles.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Times in nanoseconds by quantile. A quantile is text such as `0.99`; `0` is the shortest time and `1` the longest.
+/// Times in nanoseconds, by quantile. A quantile is a string such as `0.99`. `0` is the shortest time, and `1` is the
+/// longest.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Distribution(BTreeMap<String, f64>);
 
 impl Distribution {
-    /// Creates the distribution of times. Omits quantiles with less than one time above them, except the longest time.
+    /// Creates the distribution of times. Except for the longest time, omits quantiles with less than one time above
+    /// them.
     pub(crate) fn of(times: &Histogram<u64>) -> Self {
         let low = ["0", "0.1", "0.25", "0.5", "0.75"].into_iter().map(str::to_owned);
         let digits = |nines: usize| ["", "5", "75"].map(|end| format!("0.{}{end}", "9".repeat(nines)));
@@ -29,7 +31,7 @@ impl Distribution {
         Self(quantiles)
     }
 
-    /// Returns quantiles and times, both in ascending order.
+    /// Returns the quantiles with their times, in ascending order.
     pub(crate) fn points(&self) -> impl Iterator<Item = (f64, f64)> {
         let parsed = self.0.iter().filter_map(|(text, ns)| Some((text.parse().ok()?, *ns)));
         parsed.filter(|(quantile, _)| (0.0..=1.0).contains(quantile))
@@ -41,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_end_at_maximum() {
+    fn quantiles_end_with_maximum() {
         let mut times = Histogram::new(3).unwrap();
         (1..=1000_u64).for_each(|time| times.record(time).unwrap());
         let Distribution(quantiles) = Distribution::of(&times);

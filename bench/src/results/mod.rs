@@ -1,4 +1,4 @@
-//! Tables, files and pages of results, and the comparison of two files.
+//! Tables, files and pages with results, and the comparison of two files.
 
 pub(crate) mod compare;
 pub(crate) mod distribution;

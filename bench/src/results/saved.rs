@@ -1,7 +1,7 @@
 //! Reader for files written by `--json`.
 //!
-//! Defines the valid contents of such a file. The contents are not trusted: reading returns a value, or an error that names
-//! the file and the point. `compare` and `report` call this module; it never writes.
+//! Defines the valid contents of such files. The contents are not trusted: the reader returns a value, or an error that
+//! contains the name of the file and the number of the point. `compare` and `report` use this module.
 
 use crate::meter::spread::{Spread, number};
 use crate::scenario::point::{OfPeer, Summary};
@@ -18,37 +18,38 @@ const MOST_BYTES: u64 = 256 << 20;
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Saved {
-    /// The file's name as given on the command line.
+    /// Name of the file as given on the command line.
     #[serde(skip)]
     pub(crate) name: String,
     pub(crate) command: String,
-    /// Version of the program and time of the run. Older files contain neither.
+    /// Version of the program, and time of the run. Older files contain neither.
     pub(crate) version: Option<String>,
     pub(crate) date: Option<String>,
     #[serde(default)]
     pub(crate) settings: Map<String, Value>,
     pub(crate) machine: Map<String, Value>,
-    /// Cores used by other programs during the run; 0 if unknown.
+    /// Number of cores used by other programs during the run; 0 if unknown.
     #[serde(default)]
     pub(crate) others_cores: f64,
     /// Reason why the run ended early, if it did.
     pub(crate) error: Option<String>,
     #[serde(skip)]
     pub(crate) points: Vec<SavedPoint>,
-    /// The points, if there are several.
+    /// All points, if there are several.
     #[serde(rename = "points")]
     listed: Option<Vec<Value>>,
-    /// The keys of a single point, or the settings next to several points.
+    /// Keys of the only point, or settings that several points share.
     #[serde(flatten)]
     others: Map<String, Value>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct SavedPoint {
-    /// Settings that distinguish the point from other points, such as its size. They are text, numbers or booleans.
+    /// Settings that distinguish the point from other points, such as its size. Their values are strings, numbers or
+    /// booleans.
     #[serde(flatten)]
     pub(crate) settings: BTreeMap<String, Value>,
-    /// Measured values by key, one per repetition, all greater than 0.
+    /// Measured values by key, one per repetition. All values are greater than 0.
     #[serde(deserialize_with = "lists")]
     pub(crate) each_repetition: BTreeMap<String, Vec<f64>>,
     /// Calls and floors with times, by name.
@@ -73,18 +74,18 @@ impl Saved {
     /// Parses the contents of the file `name`.
     ///
     /// # Errors
-    /// Fails with the key that is missing or has the wrong type, and the number of the point.
+    /// Returns an error with the key that is missing or has the wrong type, and the number of the point.
     pub(crate) fn parse(name: &str, value: Value) -> Result<Self, String> {
         let mut saved: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
         name.clone_into(&mut saved.name);
         let others = std::mem::take(&mut saved.others);
         let listed = match saved.listed.take() {
-            // The arguments of `scale` are next to its points.
+            // In results of `scale`, the arguments are next to the points.
             Some(listed) => {
                 saved.settings.extend(others.into_iter().filter(|(_, value)| !value.is_object()));
                 listed
             }
-            // A run that failed at once has no points.
+            // A run that failed immediately contains no points.
             None if others.is_empty() => Vec::new(),
             None => vec![Value::Object(others)],
         };
@@ -107,7 +108,7 @@ impl SavedPoint {
         Spread::of(self.each_repetition.get(key)?)
     }
 
-    /// Returns the point's settings as one line.
+    /// Returns the settings of the point as one line.
     pub(crate) fn label(&self) -> String {
         let each = |(key, value): (&String, &Value)| {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -117,7 +118,7 @@ impl SavedPoint {
                 _ => format!("{} {text}", key.replace('_', " ")),
             }
         };
-        // Sizes come first, because most sweeps vary the size.
+        // The size comes first, because most sweeps vary it.
         let (size, other): (Vec<_>, Vec<_>) = self.settings.iter().partition(|(key, _)| *key == "size_bytes");
         size.into_iter().chain(other).map(each).collect::<Vec<_>>().join(", ")
     }

@@ -1,8 +1,8 @@
-//! Tables in the terminal and in Markdown.
+//! Tables for the terminal and in Markdown.
 
 use std::fmt::Write as _;
 
-/// Rows of cells below titles. A title that begins with `<` makes its column left-aligned.
+/// Titles, and rows of cells. A title that begins with `<` makes its column left-aligned.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     titles: Vec<String>,
@@ -22,7 +22,7 @@ impl Table {
         self.rows.is_empty()
     }
 
-    /// Returns the table with columns as wide as their cells.
+    /// Returns the table as text, with columns as wide as their cells.
     pub(crate) fn text(&self) -> String {
         let titles = self.titles.iter().map(|title| title.trim_start_matches('<').to_owned()).collect();
         let lines: Vec<&Vec<String>> = [&titles].into_iter().chain(&self.rows).collect();
@@ -43,7 +43,6 @@ impl Table {
         text
     }
 
-    /// Returns the table in Markdown.
     pub(crate) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let titles: Vec<_> =

@@ -1,4 +1,4 @@
-//! Atomic replacement of files, and the last line of a run, which lists the written files.
+//! Atomic replacement of files, and the last line of output, which lists the written files.
 
 use crate::meter::failure::Failure;
 use nix::unistd::AccessFlags;
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use trunkline_testkit::output;
 
-/// Checks before a measurement that [`write()`] can write these files. Existing files are not changed.
+/// Checks that [`write()`] can write these files. Called before a measurement. Existing files are not changed.
 ///
 /// # Errors
-/// Fails with the first file that cannot be written, and the reason.
+/// Returns an error with the first file that cannot be written, and the reason.
 pub(crate) fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<(), String> {
     paths.into_iter().try_for_each(|path| tried(path).map_err(|error| named(path, &error)))
 }
@@ -20,7 +20,7 @@ fn tried(path: &Path) -> io::Result<()> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&target) {
         Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-        // Opening a pipe would wait for its reader.
+        // Opening a pipe would wait for a reader.
         Ok(there) if !there.is_file() => return Ok(nix::unistd::access(&target, AccessFlags::W_OK)?),
         _ => {}
     }
@@ -29,18 +29,18 @@ fn tried(path: &Path) -> io::Result<()> {
     fs::remove_file(&partial)
 }
 
-/// Returns the temporary name used while a file is written.
+/// Returns the temporary path that is used while a file is written.
 fn partial(target: &Path) -> PathBuf {
     let mut name = target.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     PathBuf::from(name)
 }
 
-/// Writes a file. An existing regular file is replaced once the new one is complete. Any other kind, such as a terminal or a
-/// pipe, is written directly. Symbolic links are followed.
+/// Writes a file. An existing regular file is replaced when the new file is complete. A file of another kind, such as a
+/// terminal or a pipe, is written directly. Symbolic links are followed.
 ///
 /// # Errors
-/// Fails with the file's name and the reason.
+/// Returns an error with the name of the file and the reason.
 pub(crate) fn write(path: &Path, contents: &[u8]) -> Result<(), String> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(&target).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
@@ -72,11 +72,11 @@ fn named(path: &Path, error: &io::Error) -> String {
     format!("cannot write {}: {error}", path.display())
 }
 
-/// Prints the last line of a successful run, unless it is quiet. The line contains short results, the elapsed time and the
-/// written files.
+/// Prints the last line of a successful run, unless output is quiet. The line contains short results, the elapsed time
+/// and the written files.
 ///
 /// # Errors
-/// Fails if standard output cannot be written.
+/// Returns an error if standard output cannot be written.
 pub(crate) fn sum_up<'a>(
     is_quiet: bool,
     what: &str,

@@ -1,4 +1,4 @@
-//! Many calls at once, each from a tokio task: their total time and their memory.
+//! Many concurrent calls, each from a tokio task: their total time and their memory.
 //!
 //! The measurement has two parts: the calls, and the same number of tasks that wait for a timer. Each part runs in a
 //! separate process, so that its memory can be measured separately.
@@ -19,12 +19,11 @@ use tokio::runtime::Builder;
 use trunkline::{Bytes, CallOptions, Code};
 use trunkline_testkit::output;
 
-/// Payload in each direction.
 const PAYLOAD: &[u8] = &[0x5a; 64];
 /// Duration of the timer that replaces a call.
 const TIMER: Duration = Duration::from_secs(1);
 
-/// Number of calls and their settings.
+/// Number and settings of the calls.
 #[derive(Debug, Args)]
 pub(crate) struct Burst {
     /// Number of calls made at once, with 64 bytes in each direction.
@@ -55,7 +54,7 @@ enum Part {
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     succeeded: u32,
-    /// Numbers of failed calls, by the name of the status.
+    /// Numbers of failed calls, by name of the status.
     failed: Vec<(String, u32)>,
     seconds: f64,
     grown_bytes: u64,
@@ -119,7 +118,7 @@ fn both(burst: &Burst) -> Result<(), Failure> {
     scenario.end(Ok(()), &lines.join("\n"), &results, &what)
 }
 
-/// Runs this program again for one part.
+/// Runs one part in a child process of this program.
 fn run(burst: &Burst, part: &str) -> Result<Outcome, Failure> {
     let mut arguments = ["burst", "--part", part, "--link", burst.link.name()].map(str::to_owned).to_vec();
     let Nodes { pollers, address, peer_address, encrypted } = burst.nodes;
@@ -152,7 +151,7 @@ fn calls(burst: &Burst) -> Result<Outcome, Failure> {
     session.servers().death().map_or(Ok(ends), Err)
 }
 
-/// Starts all tasks at once. Returns their outcomes and the growth of the process's memory.
+/// Starts all tasks at the same time. Returns their outcomes, and the growth of the memory of the process.
 fn grow<F>(tasks: u32, task: impl Fn() -> F) -> Result<Outcome, String>
 where
     F: Future<Output = Result<(), Code>> + Send + 'static,

@@ -1,6 +1,6 @@
-//! Detection of drift: the host may move virtual processors, which changes all measured times.
+//! Detection of drift. The host may move virtual processors, which changes all measured times.
 //!
-//! The round-trip time of a cache line between the two cores is measured before and after each measurement. If the two
+//! The round-trip time of a cache line between both cores is measured before and after each measurement. If the two
 //! samples differ by more than a factor of [`MOST`], the measurement is dropped and repeated.
 
 use crate::floors;
@@ -8,26 +8,26 @@ use crate::meter::failure::Failure;
 use crate::meter::pin::Cores;
 use std::time::Duration;
 
-/// Time for which the cache line is sampled.
+/// Duration of a sample of the cache line.
 const LINE: Duration = Duration::from_millis(5);
 /// Maximum ratio of two samples that does not count as drift.
 pub(crate) const MOST: f64 = 1.4;
 /// Maximum number of repeats. The last measurement is kept regardless of its samples.
 const REPEATS: u32 = 3;
 
-/// A result, with the number of results dropped before it.
+/// A result, with the number of results that were dropped before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kept<T> {
     pub(crate) value: T,
     pub(crate) dropped: u32,
-    /// True if the samples around this result still differ too much.
+    /// True if the samples before and after this result also differ too much.
     pub(crate) drifted: bool,
 }
 
 /// Measures between two samples of the cache line, and repeats this while the samples differ too much.
 ///
 /// # Errors
-/// Returns errors of the measurement and of the samples.
+/// Returns errors from the measurement and from the samples.
 pub(crate) fn steady<T>(
     cores: Option<Cores>,
     measure: impl FnMut() -> Result<T, Failure>,

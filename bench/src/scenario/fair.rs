@@ -1,4 +1,4 @@
-//! Small calls next to large ones, to the same poller of the same peer.
+//! Small calls next to large calls, to the same poller of the same peer.
 
 use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoClient;
@@ -15,12 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use trunkline::{Bytes, CallOptions, block_on};
 
-/// Bytes of four pieces, for which a small call may have to wait. Each piece is fetched by one READ.
+/// Number of bytes in four pieces, for which a small call may have to wait. Each piece is fetched by one READ.
 const FOUR_PIECES: f64 = (4 << 20) as f64;
 /// Time limit of a large call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Number of large calls, and the duration.
+/// Number of large calls, and duration of the measurement.
 #[derive(Debug, Args)]
 pub(crate) struct Load {
     /// Number of large calls in flight.
@@ -38,7 +38,7 @@ pub(crate) struct Load {
     nodes: Nodes,
 }
 
-/// Results, as in the JSON file.
+/// Results in the format of the JSON file.
 #[derive(Debug, Serialize)]
 struct Results {
     large: usize,
@@ -49,18 +49,18 @@ struct Results {
     small_calls: u64,
     rtt_p50_ns: u64,
     rtt_p99_ns: u64,
-    /// Transfer time of four 1 MiB pieces at that rate.
+    /// Transfer time of four 1 MiB pieces at this rate.
     four_pieces_ns: f64,
 }
 
-/// Measures small calls while large ones are in flight. Prints their times next to the transfer time of four pieces at the
-/// bandwidth of the large calls.
+/// Measures small calls while large calls are in flight. Prints their times next to the transfer time of four pieces at
+/// the bandwidth of the large calls.
 ///
 /// # Errors
 /// Returns an error if the nodes do not start or a small call fails.
 pub(crate) fn measure(load: &Load) -> Result<(), Failure> {
     let scenario = Scenario::begin("fair", &load.output, None)?;
-    // Many threads make these calls, so none is pinned.
+    // Many threads make these calls, so no thread is pinned.
     let session = Session::start(LinkFlag::Auto, &load.nodes, CallerKind::Thread, None)?;
     let results =
         run(load, session.client().sendable()).map_err(|error| session.servers().named(error.to_string()))?;

@@ -18,11 +18,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum number of members, and maximum weight of a member.
+/// Maximum number of members.
 const MOST_MEMBERS: usize = 16;
+/// Maximum weight of a member.
 const MOST_WEIGHT: u32 = 10_000;
 
-/// The mix and the settings of the measurement.
+/// Mix of calls, and settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Mixed {
     /// Sizes with their weights, such as `64:90,64K:9,1M:1`; `/oneway` after a size makes its calls one-way.
@@ -45,7 +46,7 @@ pub(crate) struct Mixed {
     nodes: Nodes,
 }
 
-/// All members together, or one alone, with the results of each repetition.
+/// All members together or a single member, with the results of each repetition.
 struct Point {
     members: Vec<Member>,
     repetitions: Vec<Repetitions>,
@@ -117,7 +118,8 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
         "outstanding": mixed.outstanding,
         "seconds": seconds,
         "link": link.name(),
-        // Total rate of all members of the mix. Payload bytes are counted in both directions, unless calls are one-way.
+        // The rate is the total over all members of the mix. Payload bytes are counted in both directions, unless calls
+        // are one-way.
         "calls_per_s": calls_per_s,
         "bytes_per_s": bytes_per_s,
         "members": of_members,
@@ -126,7 +128,6 @@ pub(crate) fn measure(mixed: &Mixed) -> Result<(), Failure> {
     scenario.end(measured, if table.is_empty() { "" } else { &text }, &results, &what)
 }
 
-/// All members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mix(Vec<Member>);
 

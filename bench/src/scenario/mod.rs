@@ -1,8 +1,8 @@
 //! Common parts of all scenarios: options, the order of measurements, and the final table, files and last line.
 //!
 //! A scenario measures each of its points once per repetition, one after the other, so that slow changes of the machine
-//! affect all points alike. Points keep the measurements made before a failure, and the scenario still prints and writes
-//! them.
+//! affect all points alike. If a measurement fails, the points keep their earlier measurements, and the scenario prints
+//! and writes them.
 
 pub(crate) mod across;
 pub(crate) mod burst;
@@ -33,7 +33,7 @@ use std::time::{Instant, SystemTime};
 use trunkline_testkit::output;
 use trunkline_transport::utc;
 
-// Doc comments on the options would replace the descriptions of subcommands.
+// Doc comments on these options would replace the descriptions of subcommands.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Output {
     /// Also write the results to this file.
@@ -58,7 +58,6 @@ pub(crate) struct Sweep {
     pub(crate) pin: Option<Pin>,
 }
 
-/// A running scenario.
 #[derive(Debug)]
 pub(crate) struct Scenario<'a> {
     name: &'static str,
@@ -66,12 +65,12 @@ pub(crate) struct Scenario<'a> {
     html: Option<&'a Path>,
     began: Instant,
     machine: Machine,
-    /// Load caused by other programs. `None` if the scenario's processes are not descendants of this one.
+    /// Load from other programs. `None` if the processes of the scenario are not descendants of this process.
     pub(crate) others: Option<Others>,
     pub(crate) bar: ProgressBar,
 }
 
-/// Contents of a JSON file: keys common to all scenarios, and keys of one scenario.
+/// Contents of a JSON file: keys that all scenarios have, and keys of one scenario.
 #[derive(Debug, Serialize)]
 struct Contents<'a, T> {
     command: &'static str,
@@ -91,7 +90,7 @@ impl<'a> Scenario<'a> {
     /// Begins a scenario. Checks that its files can be written, and describes the machine before any thread is pinned.
     ///
     /// # Errors
-    /// Fails if a file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub(crate) fn begin(
         name: &'static str,
         output: &'a Output,
@@ -110,7 +109,7 @@ impl<'a> Scenario<'a> {
         &self.machine
     }
 
-    /// Measures all points in each repetition, and shows their names at the progress bar.
+    /// Measures all points in each repetition, and shows the name of the current point in the progress bar.
     ///
     /// # Errors
     /// Returns the first failure, which ends the sweep.
@@ -132,11 +131,11 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// Ends a scenario with the outcome `measured`. Prints the table and writes the files, even after a failure. If `what`
-    /// is `None`, the last line on standard output is omitted.
+    /// Ends a scenario with the outcome `measured`. Prints the table and writes the files, even after a failure. If
+    /// `what` is `None`, the last line on standard output is omitted.
     ///
     /// # Errors
-    /// Returns the failure of the measurement, which decides the exit code, or an error if a file cannot be written.
+    /// Returns the failure of the measurement, which determines the exit code, or an error if a file cannot be written.
     pub(crate) fn end(
         self,
         measured: Result<(), Failure>,

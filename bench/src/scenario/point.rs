@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Quantity measured by a subcommand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Measure {
     Latency,
@@ -29,7 +28,6 @@ impl Measure {
     }
 }
 
-/// The measurements of one kind at one point.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Repetitions {
     p50_ns: Vec<f64>,
@@ -41,7 +39,7 @@ pub(crate) struct Repetitions {
     drifted: u32,
 }
 
-/// The floors to which ratios refer, by measured quantity.
+/// Floors to which ratios refer, by measured quantity.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct References {
     pub(crate) latency: Floor,
@@ -49,7 +47,6 @@ pub(crate) struct References {
     pub(crate) bandwidth: Floor,
 }
 
-/// One point, while it is measured.
 #[derive(Debug)]
 pub(crate) struct Point {
     pub(crate) measure: Measure,
@@ -63,30 +60,30 @@ pub(crate) struct Point {
     pub(crate) skipped: BTreeMap<String, String>,
 }
 
-/// Values measured at a point, by their keys in JSON.
+/// Values measured at a point, by JSON key.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Values {
     /// Medians over the repetitions.
     #[serde(flatten)]
     medians: BTreeMap<&'static str, f64>,
-    /// Values from which the medians are computed, in the order of measurement. `compare` derives the noise from them.
+    /// Values from which the medians are computed, in the order of measurement. `compare` determines the noise from them.
     each_repetition: BTreeMap<&'static str, Vec<f64>>,
 }
 
 impl Values {
-    /// Returns the values if each of them was measured at least once.
+    /// Returns the values, or `None` if any of them was never measured.
     pub(crate) fn of(each_repetition: BTreeMap<&'static str, Vec<f64>>) -> Option<Self> {
         let medians = each_repetition.iter().map(|(&key, values)| Some((key, Spread::of(values)?.median)));
         Some(Self { medians: medians.collect::<Option<_>>()?, each_repetition })
     }
 
-    /// Returns a median, or 0 if the value is not measured at the point.
+    /// Returns the median of a value, or 0 if the value is not measured at this point.
     pub(crate) fn get(&self, key: &str) -> f64 {
         self.medians.get(key).copied().unwrap_or_default()
     }
 }
 
-/// Results of one point, in JSON.
+/// Results at one point, as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Results {
     pub(crate) size_bytes: usize,
@@ -95,14 +92,14 @@ pub(crate) struct Results {
     pub(crate) values: Values,
     pub(crate) calls: Summary,
     pub(crate) floors: BTreeMap<&'static str, Summary>,
-    /// Other systems, and reasons why some were not measured.
+    /// Results of other systems, or reasons why they were not measured.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers: BTreeMap<String, OfPeer>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) peers_skipped: BTreeMap<String, String>,
 }
 
-/// Summary of another system's repetitions, with the values that the system reports.
+/// Summary of another system's repetitions. It contains only values that the system reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct OfPeer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,21 +136,19 @@ impl OfPeer {
     }
 }
 
-/// Summary of the repetitions of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) p50_ns: Spread,
     pub(crate) p99_ns: Spread,
     pub(crate) per_s: Spread,
-    /// Distribution of the times of all repetitions.
     #[serde(default)]
     pub(crate) distribution_ns: Distribution,
     #[serde(default)]
     repetitions: usize,
-    /// Number of measurements dropped because the time of the cache line changed during the measurement.
+    /// Number of measurements that were dropped because the time of the cache line changed during the measurement.
     #[serde(default)]
     pub(crate) dropped: u32,
-    /// Number of repetitions that were kept although that time changed in each attempt.
+    /// Number of repetitions that were kept although the time of the cache line changed in each attempt.
     #[serde(default)]
     pub(crate) drifted: u32,
 }
@@ -174,7 +169,7 @@ impl Repetitions {
         self.drifted += u32::from(kept.drifted);
     }
 
-    /// Returns the summary if there is a measurement.
+    /// Returns the summary, or `None` if there is no measurement.
     pub(crate) fn summary(&self) -> Option<Summary> {
         Some(Summary {
             p50_ns: Spread::of(&self.p50_ns)?,
@@ -187,12 +182,11 @@ impl Repetitions {
         })
     }
 
-    /// Returns the times of all repetitions together.
     pub(crate) const fn times(&self) -> Option<&Histogram<u64>> {
         self.times.as_ref()
     }
 
-    /// Returns times and rates by their keys in JSON, in the order of measurement.
+    /// Returns times and rates by JSON key, in the order of measurement.
     pub(crate) fn each(&self, rate: &'static str) -> BTreeMap<&'static str, Vec<f64>> {
         let (p50, p99) = (("rtt_p50_ns", self.p50_ns.clone()), ("rtt_p99_ns", self.p99_ns.clone()));
         BTreeMap::from([p50, p99, (rate, self.per_s.clone())])
@@ -207,7 +201,7 @@ impl Point {
         Self { measure, size, outstanding, references, calls, floors, systems, skipped }
     }
 
-    /// Returns the results if each kind was measured at least once.
+    /// Returns the results, or `None` if any kind was never measured.
     pub(crate) fn results(&self) -> Option<Results> {
         let calls = self.calls.summary()?;
         let mut floors = BTreeMap::new();
@@ -225,7 +219,7 @@ impl Point {
         })
     }
 
-    /// Returns the measured values by their keys in JSON, one per repetition.
+    /// Returns the measured values by JSON key, one per repetition.
     fn each_repetition(&self) -> Option<BTreeMap<&'static str, Vec<f64>>> {
         let floor = |floor: Floor| self.floors.get(&floor);
         let mut values = BTreeMap::from([
@@ -242,7 +236,7 @@ impl Point {
             Measure::Bandwidth => {
                 #[expect(clippy::cast_precision_loss, reason = "at most 2^26")]
                 let size = self.size as f64;
-                // The rate of UDP with GSO is in bytes, because the kernel splits messages.
+                // The rate of UDP with GSO is in bytes per second, because the kernel splits messages.
                 let unit = if self.references.bandwidth == Floor::UdpGso { 1.0 } else { size };
                 let bytes = |per_s: &[f64], each: f64| per_s.iter().map(|value| value * each).collect();
                 values.insert("bytes_per_s", bytes(&self.calls.per_s, size));
@@ -261,7 +255,7 @@ mod tests {
     const REFERENCES: References =
         References { latency: Floor::Udp, rate: Floor::UdpBatched, bandwidth: Floor::UdpGso };
 
-    /// Returns a sample of sequential calls, each of which takes `us` microseconds.
+    /// Returns a sample of sequential calls with a duration of `us` microseconds each.
     fn kept(us: u64) -> Kept<Sample> {
         let mut recorder = Recorder::new(20_000_000);
         let mut now = 0;

@@ -1,7 +1,7 @@
-//! The `rest` subcommand: processor time, context switches and memory at low call rates and with idle sessions.
+//! The `rest` subcommand: CPU time, context switches and memory at low call rates and with idle sessions.
 //!
-//! Threads are not pinned, and all runtimes sleep. A caller is a blocking thread. Idle sessions belong to nodes in
-//! additional processes or, for other systems, to additional connections of the client process.
+//! Threads are not pinned, and all runtimes sleep when idle. Each caller is a blocking thread. Idle sessions belong to
+//! nodes in additional processes or, for other systems, to additional connections of the client process.
 
 use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoClient;
@@ -25,17 +25,17 @@ use trunkline_testkit::{fresh_ip, output};
 
 /// Payload in each direction, in bytes.
 const SIZE: usize = 64;
-/// Number of idle nodes per process. Each needs about twenty descriptors.
+/// Number of idle nodes per process. Each node needs about twenty descriptors.
 const NODES_OF_PROCESS: u16 = 40;
-/// Maximum number of idle sessions over shared memory. A device has 512 pairs of rings. Further peers use UDP, which `--link
-/// shm` forbids.
+/// Maximum number of idle sessions over shared memory. A device has 512 pairs of rings. Further peers would use UDP,
+/// which `--link shm` forbids.
 const SHARED_SESSIONS: u16 = 500;
-/// Time after which all idle sessions have been probed, longer than the longest probe interval.
+/// Time after which all idle sessions have been probed, which exceeds the longest probe interval.
 const SETTLING: Duration = Duration::from_secs(12);
-/// Line printed by a child process once its sessions are up.
+/// Line that a child process prints when its sessions are up.
 const READY: &str = "ready";
 
-/// Rates, numbers of sessions, and settings.
+/// Call rates, numbers of sessions, and other settings.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Rest {
     /// Call rates of one client without idle sessions, per second.
@@ -63,12 +63,12 @@ pub(crate) struct Rest {
     nodes: Nodes,
 }
 
-/// Trunkline over a link, or another system, at one point.
+/// A point measured with Trunkline over one link, or with another system.
 struct Point {
     system: String,
     link: LinkFlag,
     peer: Option<Peer>,
-    /// Requested call rate, per second.
+    /// Requested call rate, in calls per second.
     rate: u32,
     idle_sessions: u16,
     usage: Option<Usage>,
@@ -175,7 +175,7 @@ impl Rest {
     }
 }
 
-/// Nodes with one session each, in a child process that [`IdleNodes::start`] starts.
+/// Nodes with one session each, in a child process started by [`IdleNodes::start`].
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct IdleNodes {
     server: SocketAddr,
@@ -186,11 +186,11 @@ pub(crate) struct IdleNodes {
     streams: bool,
 }
 
-/// A node with a session, and the two ends of its stream.
+/// A node with a session, and both ends of its stream.
 type IdleNode = (Node, Option<(Sender<Bytes>, Streaming<Bytes>)>);
 
 impl IdleNodes {
-    /// Starts the process, and returns it once all sessions are up.
+    /// Starts the process, and waits until all sessions are up.
     fn start(self) -> Result<Child, String> {
         let Self { server, count, link, streams } = self;
         let (server, count) = (server.to_string(), count.to_string());

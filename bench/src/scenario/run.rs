@@ -20,20 +20,19 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::Duration;
 
-/// Idle time after which pollers sleep and no longer disturb floors.
+/// Idle time after which pollers are asleep and no longer affect floors.
 const SETTLE: Duration = Duration::from_millis(5);
 
-/// A run and its progress.
 pub(crate) struct Run<'a> {
     settings: &'a Settings,
     pub(crate) cores: Option<Cores>,
     pub(crate) points: Vec<Point>,
-    /// Systems measured with `--peers`.
+    /// Systems that `--peers` measures.
     systems: Vec<System>,
 }
 
 impl<'a> Run<'a> {
-    /// Plans the run. `sizes` and `outstanding` are used if the settings do not specify them.
+    /// Plans the run. `sizes` and `outstanding` apply if the settings do not specify them.
     ///
     /// # Errors
     /// Returns an error with the quantity that cannot be measured.
@@ -72,8 +71,8 @@ impl<'a> Run<'a> {
     pub(crate) fn repeat(&mut self, bar: &ProgressBar) -> Result<(), Failure> {
         let settings = self.settings;
         bar.set_message("start");
-        // Each repetition uses new nodes, so that the placement of addresses, threads and caches varies between repetitions
-        // instead of between runs.
+        // Each repetition uses new nodes, so that the placement of addresses, threads and caches varies between
+        // repetitions instead of between runs.
         let session = Session::start(settings.link, &settings.nodes, settings.client, self.cores)?;
         for at in 0..self.points.len() {
             let (plan, shape) = (self.plan(&self.points[at]), self.shape(&self.points[at]));
@@ -93,7 +92,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Measures other systems. A system that cannot be measured at a point is not measured there again.
+    /// Measures other systems. A system that cannot be measured at a point is not measured at this point again.
     fn measure_systems(&mut self, at: usize, bar: &ProgressBar) -> Result<(), Failure> {
         let point = &self.points[at];
         let (measure, measured) = (point.measure, Duration::from_secs_f64(self.settings.sweep.seconds));
@@ -165,8 +164,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Measures, and reports the results even if a later measurement fails. `sizes` and `outstanding` are used if the settings
-/// do not specify them.
+/// Runs the measurement. Reports the results even if a later measurement fails. `sizes` and `outstanding` apply if the
+/// settings do not specify them.
 ///
 /// # Errors
 /// Returns an error if the measurement fails or a file cannot be written.
@@ -192,7 +191,7 @@ pub(crate) fn measure(
     scenario.end(measured, &table, &results, &summary)
 }
 
-/// Keys of a run in JSON. The keys of a single point are at the top level; several points are listed.
+/// JSON keys of a run. With a single point, its keys are at the top level; otherwise, the points are listed.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     settings: Described<'a>,
@@ -202,7 +201,7 @@ struct Report<'a> {
     points: Vec<Results>,
 }
 
-/// The settings that affect the results.
+/// Settings that affect the results.
 #[derive(Debug, Serialize)]
 struct Described<'a> {
     #[serde(flatten)]
@@ -211,7 +210,7 @@ struct Described<'a> {
     cores: Option<[usize; 2]>,
 }
 
-/// Returns a table for each point. It contains the calls, each floor and other systems, with medians and extremes over the
+/// Returns one table per point. It contains the calls, each floor and other systems, with medians and extremes over the
 /// repetitions.
 fn table(measure: Measure, points: &[Results]) -> String {
     let mut text = String::new();
@@ -273,7 +272,7 @@ fn table(measure: Measure, points: &[Results]) -> String {
     text
 }
 
-/// Returns a short description of the first and the last point.
+/// Returns a short description of the results at the first and the last point.
 fn summary(measure: Measure, points: &[Results], repetitions: u32) -> String {
     let short = |point: &Results| {
         let (size, get) = (with_unit(point.size_bytes), |key: &str| point.values.get(key));

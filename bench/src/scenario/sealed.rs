@@ -1,8 +1,8 @@
-//! The `sealed` subcommand: calls in encrypted sessions compared with the same calls between nodes without identities, over
+//! The `sealed` subcommand: calls in encrypted sessions compared with equal calls between nodes without identities, over
 //! UDP.
 //!
-//! Each repetition starts new nodes of both kinds, and measures each quantity with one kind after the other. One thread also
-//! seals and opens a large payload without a transport, which takes the minimum time that encryption can add.
+//! Each repetition starts new nodes of both kinds, and measures each quantity with one kind after the other. One thread
+//! also seals and opens a large payload without a transport. Encryption adds at least this time to a call.
 
 use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -31,7 +31,7 @@ const PIECE: usize = 64 << 10;
 /// Number of large payloads sealed and opened in each repetition.
 const ROUNDS: u32 = 200;
 
-/// Settings.
+/// Settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sealed {
     #[command(flatten)]
@@ -40,19 +40,19 @@ pub(crate) struct Sealed {
     output: Output,
 }
 
-/// A measured quantity.
+/// Quantity to measure.
 struct Point {
     what: &'static str,
     exchange: Exchange,
     size: usize,
     outstanding: usize,
-    /// True for calls per second, false for the time of a call.
+    /// True for calls per second, and false for the time of a call.
     is_rate: bool,
-    /// Figures of each repetition, first without encryption, then with it.
+    /// Figures of each repetition, without encryption and with encryption.
     figures: [Vec<f64>; 2],
 }
 
-/// Results for a quantity, as medians over the repetitions.
+/// Results for one quantity, as medians over the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     what: &'static str,
@@ -132,7 +132,7 @@ impl Point {
     }
 }
 
-/// Returns the time for which a thread seals and opens a large payload, in nanoseconds.
+/// Returns the time in which one thread seals and opens a large payload, in nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds stay far below 2^52")]
 fn seal_and_open() -> Result<f64, Unspecified> {
     let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32])?);
@@ -149,7 +149,7 @@ fn seal_and_open() -> Result<f64, Unspecified> {
     Ok(watch.now_ns() as f64 / f64::from(ROUNDS))
 }
 
-/// Returns the medians, their ratios, and the time that encryption adds to a large argument.
+/// Returns a table of the medians and their ratios, with the time that encryption adds to a large argument.
 fn table(rows: &[Row], aead_ns: Option<Spread>) -> String {
     let mut table = Table::new(["<", "none", "encrypted", "ratio"]);
     for Row { what, none, encrypted, is_rate } in rows {

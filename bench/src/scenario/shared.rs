@@ -1,8 +1,8 @@
-//! The `shared` subcommand: calls from every kind of caller, next to tonic and tarpc over TCP, on cores that other programs
-//! use too.
+//! The `shared` subcommand: calls from all kinds of callers, next to tonic and tarpc over TCP, on cores that other
+//! programs also use.
 //!
 //! There are no floors, because a floor polls and would measure the scheduler. Drift is not detected, because busy loops
-//! look like drift.
+//! have the same effect as drift.
 
 use crate::calls::client::CallerKind;
 use crate::calls::nodes::{LinkFlag, Nodes};
@@ -26,10 +26,10 @@ use trunkline_testkit::output;
 
 /// Payload in each direction, in bytes.
 const SIZE: usize = 64;
-/// Numbers of calls in flight.
+/// Numbers of calls in flight to measure.
 const OUTSTANDING: [usize; 2] = [1, 32];
 
-/// Load and settings.
+/// Load and settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Shared {
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     nodes: Nodes,
 }
 
-/// A kind of caller, or another system, with its figures for each number of calls in flight.
+/// A kind of caller or another system, with its figures for each number of calls in flight.
 struct System {
     name: String,
     kind: CallerKind,
@@ -55,7 +55,7 @@ struct System {
     figures: [Vec<Figures>; 2],
 }
 
-/// Results of one system with one number of calls in flight, as medians over the repetitions.
+/// Results of one system for one number of calls in flight, as medians over the repetitions.
 #[derive(Debug, Serialize)]
 struct Row {
     system: String,
@@ -88,8 +88,8 @@ pub(crate) fn measure(wanted: &Shared) -> Result<(), Failure> {
         &mut systems,
         |system| system.name.clone(),
         |system| {
-            // Pinning lasts as long as the thread, and child processes inherit it. Each measurement therefore runs in a new
-            // thread.
+            // Pinning lasts as long as the thread, and child processes inherit it. Each measurement therefore runs in a
+            // new thread.
             let measured = std::thread::scope(|scope| {
                 let measured = scope.spawn(|| wanted.measure(system, link, cores)).join();
                 measured.unwrap_or_else(|_| Err("the measurement panicked".to_owned().into()))
@@ -158,7 +158,7 @@ fn rows(systems: &[System]) -> Vec<Row> {
     rows.filter_map(row).collect()
 }
 
-/// Returns the medians, and the rates relative to tarpc over TCP.
+/// Returns a table of the medians, and of the rates relative to tarpc over TCP.
 fn table(rows: &[Row]) -> String {
     let titles = ["<system", "outstanding", "p50, µs", "p99, µs", "calls/s", "relative to tarpc, TCP"];
     let mut table = Table::new(titles);

@@ -1,7 +1,7 @@
-//! The `table` subcommand: calls over both links, other systems and the floors in one Markdown table.
+//! The `table` subcommand: calls over both links, other systems and floors in one Markdown table.
 //!
-//! Times and rates over UDP and through shared memory are four runs. Each repetition measures all four, one after the other,
-//! so that slow changes of the machine affect all rows alike.
+//! Times and rates over UDP and over shared memory are measured in four runs. Each repetition is part of all four runs,
+//! one after the other, so that slow changes of the machine affect all rows alike.
 
 use crate::calls::nodes::LinkFlag;
 use crate::cli::SideBySide;
@@ -29,20 +29,20 @@ const SIZE: usize = 64;
 /// Number of calls in flight when rates are measured.
 const OUTSTANDING: usize = 32;
 
-/// The figures of one system.
+/// Figures of one system.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     system: String,
-    /// Median of the repetitions.
+    /// Median and extremes over the repetitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     rtt_p50_ns: Option<Spread>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calls_per_s: Option<Spread>,
-    /// True if the rate counts messages in one direction.
+    /// True if the rate counts messages in one direction only.
     one_way: bool,
 }
 
-/// Times and rates over one link, if they were measured.
+/// Times and rates over one link, as far as they were measured.
 struct OfLink {
     latency: Option<Results>,
     rate: Option<Results>,
@@ -149,7 +149,7 @@ impl OfLink {
     }
 }
 
-/// Returns the rows in order: calls, other systems by name, floors.
+/// Returns the rows in this order: calls, other systems by name, floors.
 fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
     let mut rows = vec![udp.calls("Trunkline, UDP"), shm.calls("Trunkline, shared memory")];
     rows.extend(udp.peers());
@@ -160,7 +160,7 @@ fn rows(udp: &OfLink, shm: &OfLink) -> Vec<Row> {
     rows
 }
 
-/// Returns the rows as Markdown, or nothing without rows.
+/// Returns the rows as Markdown, or nothing if there are no rows.
 fn markdown(rows: &[Row]) -> String {
     let round_trip = format!("round trip of {SIZE} B, µs");
     let mut table = Table::new(["<system", &round_trip, &format!("calls/s, {OUTSTANDING} outstanding")]);
@@ -173,14 +173,14 @@ fn markdown(rows: &[Row]) -> String {
     if table.is_empty() { String::new() } else { table.markdown() }
 }
 
-/// Lists missing figures, and warns if the machine was busy.
+/// Lists missing figures, and adds a warning if the machine was busy.
 fn remarks(skipped: &BTreeMap<String, String>, others_cores: Option<f64>) -> Vec<String> {
     let busy = others_cores.filter(|cores| *cores > BUSY_CORES);
     let busy = busy.map(|cores| format!("other programs used {cores} cores meanwhile: measure again"));
     skipped.iter().map(|(name, why)| format!("{name}: not measured: {why}")).chain(busy).collect()
 }
 
-/// Formats the median in units of `unit`, with the extremes in parentheses if they differ.
+/// Formats the median in the given unit, with the extremes in parentheses if they differ from it.
 fn figure(spread: Spread, unit: f64, name: &str) -> String {
     let [median, min, max] = [spread.median, spread.min, spread.max].map(|value| digits(value / unit));
     if min == max { format!("{median}{name}") } else { format!("{median}{name} ({min}–{max})") }

@@ -1,4 +1,4 @@
-//! Items of streams compared with unary calls, many open streams, and a large upload.
+//! Stream items compared with unary calls, many open streams, and a large upload.
 
 use crate::calls::client::CallerKind;
 use crate::calls::echo::EchoLocal;
@@ -21,16 +21,16 @@ use std::time::Instant;
 use trunkline::stream::{Sender, channel};
 use trunkline::{Bytes, PollerContext, PollerIndex, Status, Streaming, block_on};
 
-/// Size of an item, or of a call's payload, in bytes.
+/// Size of an item or of a call's payload, in bytes.
 const ITEM: usize = 64;
-/// Number of calls in flight when they carry the chunks of the upload.
+/// Number of calls in flight that send the chunks of the upload.
 const CHUNKS_OUTSTANDING: u32 = 4;
 /// Number of calls in flight.
 const OUTSTANDING: u32 = 32;
-/// Number of items measured for each call.
+/// Number of items that are measured per measured call.
 const ITEMS_PER_CALL: u64 = 4;
 
-/// Load of the streams, and the settings of the measurement.
+/// Load of the streams, and settings of the measurement.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Streams {
     /// Number of 64-byte items sent through each kind of stream in each repetition.
@@ -60,7 +60,7 @@ pub(crate) struct Streams {
     nodes: Nodes,
 }
 
-/// A kind of stream, or calls.
+/// A kind of stream, or unary calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Server,
@@ -71,36 +71,34 @@ enum Shape {
 
 const SHAPES: [Shape; 4] = [Shape::Calls, Shape::Server, Shape::Client, Shape::Both];
 
-/// Rate of one shape.
 #[derive(Debug, Serialize)]
 struct Rate {
     shape: &'static str,
     /// Items or calls per second.
     per_s: Spread,
-    /// The rate relative to the rate of calls in the same repetition.
+    /// Ratio of the rate to the rate of calls in the same repetition.
     of_calls: Spread,
 }
 
-/// Memory used by many open streams.
 #[derive(Debug, Serialize)]
 struct Open {
     streams: u32,
-    /// Time for which all streams are opened, one after the other, and exchange an item each.
+    /// Time in which all streams are opened, one after the other, and exchange one item each.
     seconds: f64,
-    /// Growth of one side's memory per idle stream, or of both sides if they share a process.
+    /// Growth of the client's memory per idle stream, or of both sides' memory if they share a process.
     client_bytes_each: u64,
     server_bytes_each: u64,
 }
 
-/// Rate of a large upload, and its memory.
+/// Rate and memory of a large upload.
 #[derive(Debug, Serialize)]
 struct Upload {
     bytes: u64,
     chunk_bytes: u64,
     bytes_per_s: f64,
-    /// Rate of unary calls that carry the same chunks, [`CHUNKS_OUTSTANDING`] in flight.
+    /// Rate of unary calls that send the same chunks, with [`CHUNKS_OUTSTANDING`] calls in flight.
     calls_bytes_per_s: f64,
-    /// Peak growth of memory.
+    /// Peak growth of the client's memory.
     client_grown_bytes: u64,
     server_grown_bytes: u64,
 }
@@ -114,7 +112,7 @@ pub(crate) fn measure(streams: &Streams) -> Result<(), Failure> {
     let (link, _) = Session::link(streams.link, &streams.nodes, streams.output.quiet)?;
     let streams = &Streams { link, ..streams.clone() };
     let cores = Pin::cores(streams.pin)?;
-    // The upload comes first, before other measurements have grown the processes.
+    // The upload comes first, before other measurements increase the memory of the processes.
     scenario.bar.set_message("upload");
     let upload =
         on_session(streams, cores, |session| upload(session, streams.upload << 20, streams.chunk << 10))?;
@@ -195,7 +193,7 @@ impl Shape {
     }
 }
 
-/// Runs a measurement between new nodes.
+/// Runs a measurement with new nodes.
 fn on_session<R>(
     streams: &Streams,
     cores: Option<Cores>,
@@ -205,7 +203,7 @@ fn on_session<R>(
     run(&session).map_err(|why| session.servers().named(why))
 }
 
-/// Runs a task on the first poller of the client.
+/// Runs a task on the client's first poller.
 fn on_poller<F, R>(
     session: &Session,
     task: impl FnOnce(PollerContext) -> F + Send + 'static,
@@ -255,7 +253,7 @@ fn rate(session: &Session, shape: Shape, streams: &Streams) -> Result<f64, Strin
     }
 }
 
-/// Makes `calls` numbered calls, at most `tasks` of them concurrently.
+/// Makes `calls` numbered calls, with at most `tasks` of them in flight.
 fn call<C: Clone + 'static, F: Future<Output = Result<(), Status>>>(
     session: &Session,
     tasks: u32,
@@ -316,7 +314,7 @@ fn upload(session: &Session, bytes: u64, chunk_bytes: u64) -> Result<Upload, Str
     Ok(Upload { bytes, chunk_bytes, bytes_per_s, calls_bytes_per_s, client_grown_bytes, server_grown_bytes })
 }
 
-/// Opens streams. Each exchanges an item when it is opened, and another when all are open.
+/// Opens streams. Each of them exchanges an item when it is opened, and another item when all are open.
 fn open(session: &Session, streams: u32) -> Result<Open, String> {
     let client = FeedClient::connect(session.node(), session.client().server());
     let client = client.map_err(|status| status.to_string())?;

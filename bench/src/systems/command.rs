@@ -1,4 +1,4 @@
-//! Runs another project's program on a core, for a limited time, and kills it when this program ends.
+//! Runs a program of another project on a core, for a limited time. The program is killed when this program ends.
 
 use crate::meter::pin;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -8,12 +8,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Time that a server has to start listening before its client starts. These programs do not report that they listen.
+/// Time for a server to start listening before its client is started. These programs do not report that they listen.
 pub(super) const HEAD_START: Duration = Duration::from_millis(400);
 /// Maximum length of a line read from a program, in bytes.
 const LINE: u64 = 1 << 16;
 
-/// A running program, which is killed when this value is dropped.
+/// A running program, which is killed on drop.
 pub(super) struct Running {
     name: String,
     child: Child,
@@ -29,7 +29,7 @@ impl Running {
         let name = Path::new(command.get_program());
         let name = name.file_name().unwrap_or(name.as_os_str()).to_string_lossy().into_owned();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A process inherits the core of the thread that starts it.
+        // A process inherits the affinity of the thread that starts it.
         let spawned = thread::scope(|scope| {
             let spawn = || {
                 core.map_or(Ok(()), pin::to)?;
@@ -65,7 +65,7 @@ impl Running {
     /// Waits for the first line that `parse` accepts.
     ///
     /// # Errors
-    /// Fails with the last line if the program exits without a match, or if this takes longer than `limit`.
+    /// Returns an error with the last line if the program exits without such a line, or if it takes longer than `limit`.
     pub(super) fn first<T>(
         &mut self,
         limit: Duration,
@@ -93,7 +93,7 @@ impl Running {
         }
     }
 
-    /// Waits up to `limit` for the program to exit by itself, so that it can clean up.
+    /// Waits up to `limit` until the program exits, so that it can clean up.
     pub(super) fn end(&mut self, limit: Duration) {
         let until = Instant::now() + limit;
         while Instant::now() < until && self.child.try_wait().is_ok_and(|status| status.is_none()) {

@@ -1,15 +1,15 @@
-//! Figures reported by other systems.
+//! Figures that other systems report.
 
 use crate::meter::recorder::Sample;
 
-/// Results of one measurement of a system. Other projects' programs do not report all values.
+/// Results of one measurement of a system. Programs of other projects do not report all values.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Figures {
-    /// Round-trip time, in nanoseconds.
+    /// Median round-trip time, in nanoseconds.
     pub(crate) p50_ns: Option<f64>,
     pub(crate) p99_ns: Option<f64>,
     pub(crate) mean_ns: Option<f64>,
-    /// Requests per second, or messages in one direction per second.
+    /// Requests per second, or messages per second in one direction.
     pub(crate) per_s: Option<f64>,
 }
 

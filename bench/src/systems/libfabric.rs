@@ -1,4 +1,4 @@
-//! `fi_pingpong` over libfabric's TCP provider. It reports only means, and may not exit by itself.
+//! `fi_pingpong` over libfabric's TCP provider. The program reports only means, and may not exit by itself.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Measures round trips.
 ///
 /// # Errors
-/// Fails if the program is not installed, cannot measure the quantity, or prints something other than a result.
+/// Returns an error if the program is not installed, cannot measure the quantity, or prints no result.
 pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String> {
     if measure != Measure::Latency {
         return Err("fi_pingpong has one message under way".to_owned());
@@ -35,7 +35,7 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     Ok(Figures { mean_ns: Some(half_us * 2e3), per_s: Some(5e5 / half_us), ..Figures::default() })
 }
 
-/// Parses half the round-trip time from a row. The columns are bytes, sent, acknowledged, total, time, MB/s, us, and
+/// Parses half the round-trip time in a row. The columns are bytes, sent, acknowledged, total, time, MB/s, us, and
 /// millions of transfers per second.
 fn half_us(line: &str) -> Option<f64> {
     let columns = line.split_whitespace().collect::<Vec<_>>();

@@ -1,5 +1,5 @@
-//! Other systems that perform the same exchanges, for `--peers`. Each runs in every repetition, between two samples of the
-//! cache line.
+//! Other systems that perform the same exchanges, for `--peers`. Each system runs in every repetition, between two
+//! samples of the cache line.
 //!
 //! | file | what it runs |
 //! |---|---|
@@ -25,7 +25,6 @@ use std::path::Path;
 
 pub(crate) use program::{Peer, Peers};
 
-/// One system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct System {
     /// Name used in tables and in JSON.
@@ -43,7 +42,7 @@ enum Way {
 }
 
 impl System {
-    /// Returns all systems. Builds the program that runs the Rust systems, unless `named` is its path.
+    /// Returns all systems. Builds the program that runs the Rust systems, unless `named` is the path of a built program.
     ///
     /// # Errors
     /// Returns an error if the program cannot be built or run.
@@ -81,12 +80,12 @@ pub(crate) fn rate_is_one_way(name: &str) -> bool {
     name.contains("perftest")
 }
 
-/// Returns the cores of client and server for programs that are pinned like ours.
+/// Returns the cores of client and server, for programs that are pinned in the same way as Trunkline's nodes.
 fn sides(cores: Option<Cores>) -> (Option<usize>, Option<usize>) {
     (cores.map(|cores| cores.client), cores.map(|cores| cores.server))
 }
 
-/// Returns a TCP port on the loopback interface that was free a moment ago.
+/// Returns a TCP port on the loopback interface that was free at the time of the call.
 fn free_port() -> Result<u16, String> {
     let named = |error: std::io::Error| format!("cannot find a free port: {error}");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(named)?;

@@ -1,5 +1,5 @@
-//! `ib_send_lat` and `ib_send_bw` from the perftest package, over XRC on the machine's NIC. Their latency is half a round
-//! trip.
+//! `ib_send_lat` and `ib_send_bw` from the perftest package, over XRC on a NIC of the machine. The reported latency is
+//! half a round trip.
 
 use super::command::{HEAD_START, Running};
 use super::{free_port, sides};
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Measures sends.
 ///
 /// # Errors
-/// Fails if the program is not installed, or prints something other than a result, for example that there is no NIC.
+/// Returns an error if the program is not installed, or prints no result, for example because there is no NIC.
 pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String> {
     let port = free_port()?.to_string();
     let name = if measure == Measure::Latency { "ib_send_lat" } else { "ib_send_bw" };
@@ -36,7 +36,7 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     thread::sleep(HEAD_START);
     let measured =
         Running::start(program().arg("127.0.0.1"), client)?.first(PATIENCE, |line| row(measure, line));
-    // Prefer the server's reason, because the client only reports that the server is missing.
+    // The server's reason takes precedence, because the client only reports that the server is missing.
     measured.or_else(|why| {
         server
             .first(HEAD_START, |line| row(measure, line))
@@ -44,8 +44,9 @@ pub(super) fn measure(measure: Measure, shape: &Shape) -> Result<Figures, String
     })
 }
 
-/// Parses a row. For latency, the columns are bytes, iterations, and in us: minimum, maximum, typical, mean, deviation, 99
-/// %, 99.9 %. For bandwidth, they are bytes, iterations, peak and mean MiB/s, and millions of messages per second.
+/// Parses a row. For latency, the columns are bytes, iterations, and in us: minimum, maximum, typical, mean, deviation,
+/// 99 %, 99.9 %. For bandwidth, the columns are bytes, iterations, peak and mean MiB/s, and millions of messages per
+/// second.
 fn row(measure: Measure, line: &str) -> Option<Figures> {
     let columns = line.split_whitespace().map(|column| column.parse().ok()).collect::<Option<Vec<f64>>>()?;
     let round_trip = |half_us: f64| Some(half_us * 2e3);

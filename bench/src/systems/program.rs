@@ -1,5 +1,5 @@
-//! `trunkline-bench-peers`, which runs the Rust systems. It is outside the workspace, so that the workspace does not compile
-//! these systems.
+//! `trunkline-bench-peers`, which runs the Rust systems. It is outside the workspace, so that the workspace does not
+//! compile these systems.
 
 use super::command::Running;
 use crate::floors::Shape;
@@ -15,16 +15,16 @@ use std::time::Duration;
 use trunkline_testkit::output;
 
 const PROGRAM: &str = "trunkline-bench-peers";
-/// The sources, if this program runs where it was built.
+/// Path of the sources. They exist if this program runs where it was built.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-/// Time that the program may take beyond the measurement.
+/// Time for which the program may run in addition to the measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time limit for the program to end its server and remove its files after its result.
+/// Time limit for the program to end its server and remove its files, after it has printed its result.
 const ENDING: Duration = Duration::from_secs(5);
 /// Maximum number of distinct times that the program may report.
 const MOST_TIMES: usize = 1 << 20;
 
-/// Choice of the Rust systems, in scenarios that measure them by default.
+/// Selection of the Rust systems, in scenarios that measure them by default.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Peers {
     /// Do not measure the other systems, tonic and tarpc. The first run builds them with cargo, which takes some minutes.
@@ -36,7 +36,7 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// Returns the chosen systems that exchange messages over TCP.
+    /// Returns the selected systems that exchange messages over TCP.
     ///
     /// # Errors
     /// See [`Peer::all`].
@@ -50,7 +50,7 @@ impl Peers {
     }
 }
 
-/// A system run by the program.
+/// A system that the program can run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     program: PathBuf,
@@ -59,14 +59,13 @@ pub(crate) struct Peer {
     pub(crate) name: String,
 }
 
-/// Output of the program.
 #[derive(Debug, Deserialize)]
 struct Line {
     times: Vec<(u64, u64)>,
     per_s: f64,
 }
 
-/// Returns the name of the system for tables.
+/// Returns the name of the system in tables.
 fn name(word: &str) -> String {
     match word.split_once('-') {
         Some((system, "tcp")) => format!("{system}, TCP"),
@@ -76,7 +75,8 @@ fn name(word: &str) -> String {
     }
 }
 
-/// Returns the path of the program. It is built if its sources exist; otherwise the file next to this program is used.
+/// Returns the path of the program. If its sources exist, the program is built. Otherwise the file next to this program
+/// is used.
 fn built() -> Result<PathBuf, String> {
     let sources = Path::new(SOURCES);
     let manifest = sources.join("Cargo.toml");
@@ -91,7 +91,7 @@ fn built() -> Result<PathBuf, String> {
         });
     }
     output::err("other systems: the first time, cargo builds those in Rust, which takes some minutes");
-    // Always use a separate target directory, even if cargo runs this program with a different one.
+    // Always use a separate target directory, even if cargo runs this program with another one.
     let target = sources.join("target");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--locked", "--manifest-path"]).arg(&manifest);
@@ -168,7 +168,7 @@ impl Peer {
     }
 }
 
-/// Runs the program and returns the line with its result.
+/// Runs the program, and returns the line that contains its result.
 fn run(mut command: Command, measured: Duration) -> Result<String, String> {
     command.args(["--seconds", &measured.as_secs_f64().to_string()]);
     let is_result = |line: &str| line.starts_with('{').then(|| line.to_owned());

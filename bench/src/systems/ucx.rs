@@ -1,4 +1,4 @@
-//! `ucx_perftest`, which measures UCP's tag matching between two processes. Its latency is half a round trip. Its rate and
+//! `ucx_perftest`, which measures UCP tag matching between two processes. Its latency is half a round trip. Its rate and
 //! bandwidth count messages in one direction, with the same number of sends in flight.
 
 use super::command::{HEAD_START, Running};
@@ -10,16 +10,16 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Number of iterations of the trial run, which measures the duration of one iteration.
+/// Number of iterations of the trial run, which determines the duration of an iteration.
 const TRIAL: u64 = 1000;
 /// Maximum number of iterations of a run.
 const MOST: f64 = 5e7;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One line of the CSV output, about half round trips or sends.
+/// A line of the CSV output. It describes half round trips or sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
-    /// The requested percentile.
+    /// Requested percentile, in microseconds.
     percentile_us: f64,
     mean_us: f64,
     per_s: f64,
@@ -28,7 +28,7 @@ struct Row {
 /// Measures messages over these transports.
 ///
 /// # Errors
-/// Fails if the program is not installed or prints something other than a result.
+/// Returns an error if the program is not installed or prints no result.
 pub(super) fn measure(measure: Measure, shape: &Shape, transports: &str) -> Result<Figures, String> {
     let run = |iterations: u64, rank: &str| run(measure, shape, transports, iterations, rank);
     let trial = run(TRIAL, "50")?;

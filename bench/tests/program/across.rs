@@ -1,5 +1,5 @@
-//! Measurements between nodes, each a process with a separate address: patterns, lost nodes, rejected requests. No test
-//! checks a time.
+//! Measurements between nodes, each of which is a process with a separate address: patterns, lost nodes, rejected
+//! requests. No test checks a time.
 
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
@@ -10,7 +10,7 @@ use trunkline_testkit::{Folder, fresh_ip, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A `trunkline-bench node`, which is killed when this value is dropped.
+/// A `trunkline-bench node` process, which is killed on drop.
 struct Host {
     child: Child,
     address: String,
@@ -53,7 +53,7 @@ fn short(hosts: &[Host]) -> Output {
     run(hosts, "--pattern ring --seconds 0.1 --repetitions 1").output().expect("it runs")
 }
 
-/// Starts a coordinator. Returns once its nodes are busy and reject another coordinator.
+/// Starts a coordinator. Returns when its nodes are busy and reject another coordinator.
 fn at_work(hosts: &[Host], rest: &str) -> Child {
     wait_until("nodes at work", PATIENCE, || {
         let mut coordinator = run(hosts, rest).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -116,7 +116,7 @@ fn strict_run_has_exit_code_of_verdict() {
     let options = "--pattern pairs --seconds 0.1 --repetitions 1 --size 1 --strict";
     let output = run(&hosts, &format!("{options} --json {}", path.display())).output().expect("it runs");
     let json: Value = serde_json::from_slice(&std::fs::read(&path).expect("the file")).expect("JSON");
-    // TCP usually has the higher goodput with one-byte payloads. No test checks a rate.
+    // With one-byte payloads, TCP usually has the higher goodput. No test checks a rate.
     let passed = json["comparison"]["verdict"]["passed"].as_bool().expect("a verdict");
     assert_eq!(output.status.code(), Some(if passed { 0 } else { 4 }), "{}", told(&output));
     assert_eq!(passed, !told(&output).contains("all: failed: goodput"), "{}", told(&output));
@@ -130,7 +130,7 @@ fn nodes_are_freed_after_coordinator_is_killed() {
     let mut hosts = (0..4).map(|_| Host::start()).collect::<Vec<_>>();
     let mut idle = hosts.split_off(2);
     let mut coordinator = at_work(&hosts, "--pattern ring --seconds 600");
-    // A run that one node rejects does not occupy the others.
+    // A run that one node rejects does not occupy the other nodes.
     idle.push(hosts.remove(0));
     let refused = short(&idle);
     assert!(told(&refused).contains("another run"), "{}", told(&refused));

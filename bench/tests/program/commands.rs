@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use trunkline_testkit::{Folder, on_small_file_system, wait_until};
 
-/// Keys contained in every result.
+/// Keys that every result contains.
 const ALWAYS: [&str; 3] = ["rtt_p50_ns", "rtt_p99_ns", "floor_p50_ns"];
 
 fn program(line: &str) -> Command {
@@ -22,7 +22,7 @@ fn bench(line: &str) -> Output {
     program(line).output().expect("the program runs")
 }
 
-/// Runs the program, and returns its JSON and its standard output.
+/// Runs the program. Returns its JSON and its standard output.
 fn results(line: &str) -> (Value, String) {
     let folder = Folder::new().expect("a temporary directory");
     let path = folder.join("out.json");
@@ -32,8 +32,8 @@ fn results(line: &str) -> (Value, String) {
     (json, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs the program briefly and returns its JSON. Threads are not pinned, because other tests use the same cores at the same
-/// time.
+/// Runs the program briefly, and returns its JSON. Threads are not pinned, because other tests use the same cores at the
+/// same time.
 fn json(line: &str) -> Value {
     results(&format!("{line} --pin off --seconds 0.1 --repetitions 1")).0
 }
@@ -44,7 +44,7 @@ fn assert_positive(point: &Value, keys: &[&str]) {
     }
 }
 
-/// Asserts that results contain date, version and machine.
+/// Asserts that results contain the date, the version and the machine.
 fn assert_stamped(results: &Value) {
     assert!(results["date"].as_str().is_some_and(|date| date.ends_with(" UTC")), "{results}");
     assert_eq!(results["version"], env!("CARGO_PKG_VERSION"));
@@ -66,7 +66,7 @@ fn table_has_both_links_other_systems_and_floors() {
         peers.display(),
         path.display()
     );
-    // Installed systems are hidden, because they would only take time.
+    // Installed systems are hidden, because measuring them would only take time.
     let output = program(&line).env("PATH", folder.path()).output().expect("the program runs");
     let (text, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{error}");
@@ -89,9 +89,9 @@ fn table_has_both_links_other_systems_and_floors() {
 }
 
 #[test]
-fn latency_has_floors_and_describes_machine() {
+fn latency_reports_floors_and_machine() {
     let _alone = crate::alone();
-    // Only this run is pinned, so that two runs do not share a core.
+    // Only this run is pinned, so that no two runs share a core.
     let (point, _) = results("latency --verify --link process --seconds 0.1 --repetitions 1");
     assert_positive(&point, &ALWAYS);
     assert_eq!((&point["command"], &point["settings"]["link"]), (&"latency".into(), &"process".into()));
@@ -210,7 +210,7 @@ fn results_are_printed_although_disk_is_full() {
     let mut command =
         program("latency --link process --size 8,64,1K --pin off --seconds 0.1 --repetitions 1");
     command.arg("--json").arg(&path);
-    // The results of three points do not fit into the one page of the file system.
+    // The results of three points do not fit into the single page of the file system.
     let Some(mut command) = on_small_file_system(folder.path(), 4, &command) else {
         eprintln!("skip: this host allows no mounts in user namespaces");
         return;
@@ -226,7 +226,7 @@ fn results_are_printed_although_disk_is_full() {
 fn rest_and_shared_announce_or_omit_build_of_other_systems() {
     let _alone = crate::alone();
     for line in [
-        // Shared memory has no room for 501 idle sessions, so one point remains.
+        // Shared memory does not have room for 501 idle sessions, so one point remains.
         "rest --rates 0 --sessions 501 --link shm --seconds 0.1",
         "shared --pin off --repetitions 1 --seconds 0.05",
     ] {
@@ -271,14 +271,14 @@ fn streams_have_rates_and_memory() {
     for (part, side) in [("upload", "client_grown_bytes"), ("open", "server_bytes_each")] {
         assert!(results[part][side].is_u64(), "{results}");
     }
-    // One MiB is 10.24 chunks.
+    // One MiB corresponds to 10.24 chunks.
     let (bytes, streams) = (&results["upload"]["bytes"], &results["open"]["streams"]);
     assert_eq!((bytes, streams), (&(11 * 100 * 1024).into(), &20.into()));
     assert_stamped(&results);
 }
 
 #[test]
-fn mix_has_each_member_mixed_and_alone() {
+fn mix_reports_each_member_mixed_and_alone() {
     let _alone = crate::alone();
     let results = json("mixed --mix 64:50,1K/oneway:40,64K:10");
     assert_eq!(
@@ -300,7 +300,7 @@ fn mix_has_each_member_mixed_and_alone() {
 }
 
 #[test]
-fn scale_varies_one_number_at_a_time() {
+fn scale_varies_one_dimension_per_point() {
     let _alone = crate::alone();
     let results = json("scale --peers 1,3 --pollers 2 --services 16 --connections 4 --link process");
     let points = results["points"].as_array().expect("points");

@@ -13,7 +13,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("its name is text")
 }
 
-/// Writes the files of two runs. The call times of the second run are a multiple of the first.
+/// Writes the files of two runs. Call times in the second file are the given multiple of call times in the first file.
 fn files(folder: &Folder, times: f64) -> [std::path::PathBuf; 2] {
     [("before.json", 1.0), ("after.json", times)].map(|(name, times)| {
         let calls = [10.0, 11.0, 10.5, 10.2, 10.8].map(|us| us * times);

@@ -7,7 +7,7 @@ mod commands;
 mod compare;
 mod report;
 
-/// Locks measurements. Otherwise programs that spin on the same cores would wait for each other's time slices.
+/// Prevents concurrent measurements. Programs that spin on the same cores would wait for each other's time slices.
 fn alone() -> std::sync::MutexGuard<'static, ()> {
     static MACHINE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     MACHINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

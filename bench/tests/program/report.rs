@@ -34,8 +34,8 @@ fn run_and_report_of_several_files_write_page() {
     assert_eq!(page(&all).matches("<h2>latency: ").count(), 2);
 }
 
-/// Also keeps the image in the top-level README consistent with the figures next to it. To renew the image, run the command
-/// in this test.
+/// Also checks that the image in the top-level README agrees with the figures next to it. To update the image, run the
+/// command in this test.
 #[test]
 fn image_of_readme_is_drawn_from_its_figures() {
     let folder = Folder::new().expect("a temporary directory");

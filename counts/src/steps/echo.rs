@@ -1,20 +1,20 @@
-//! The called services. Their generated stubs are counted like the stubs of any program.
+//! Services that are called. Their generated stubs are included in the counts, as in any program.
 
 use trunkline::{Bytes, Status, Stream, Streaming};
 
-/// Returns its argument.
+/// Service that returns its argument.
 #[trunkline::service(name = "trunkline.counts.Echo", version = 1)]
 pub(crate) trait Echo {
     /// Returns `payload`.
     async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
 }
 
-/// Endless streams.
+/// Service with endless streams.
 #[trunkline::service(name = "trunkline.counts.Feed", version = 1)]
 pub(crate) trait Feed {
-    /// Sends payloads.
+    /// Sends payloads without end.
     async fn watch(&self) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Reads payloads.
+    /// Reads payloads without end.
     async fn upload(&self, items: Streaming<Bytes>) -> Result<(), Status>;
 }

@@ -1,7 +1,7 @@
 //! Counters for the traffic on a link.
 //!
-//! Each node's link has an observer. The stepping program queries the observers to find nodes with packets to receive, so
-//! that no turn is empty.
+//! Each node's link has an observer. The program that steps the nodes uses the observers to find nodes with packets to
+//! receive, so that every turn has work.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +32,7 @@ impl Passed {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Takes the longest datagram sent since the last call.
+    /// Returns the longest datagram sent since the last call, and forgets it.
     pub(crate) fn take_longest(&self) -> Vec<u8> {
         std::mem::take(&mut self.longest.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -22,37 +22,38 @@ use trunkline_roce::wire::Bth;
 use trunkline_testkit::{CountingAllocator, Folder};
 use world::World;
 
-/// Allocator that counts the program's allocations. Its own instructions are not counted.
+/// Allocator that counts the allocations of the program. Its instructions are not included in the counts.
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-/// Number of calls made before counting begins; for streams, an eighth of the number of items. After it, buffers have their
-/// final size, method numbers are known, and the pollers have taken over the work of their cards.
+/// Number of calls before counting begins; for streams, an eighth of the number of items. After these calls, buffers have
+/// their final size, method numbers are known, and pollers have taken over the work of their cards.
 const WARM_UP: u64 = 2560;
 
 /// Settings of one run of the program.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct Steps {
-    /// The link between the nodes.
+    /// Link between the nodes.
     #[arg(value_enum)]
     pub(crate) linked: Linked,
     /// Number of calls or streams in flight.
     pub(crate) outstanding: u32,
     /// Number of calls to count. For streams, eight times as many items are counted; for large calls, one in sixteen.
     pub(crate) calls: u64,
-    /// The calling and the serving program.
+    /// Behaviour of the calling and the serving program.
     #[arg(value_enum, default_value_t)]
     pub(crate) shape: Shape,
 }
 
-/// Counts that the program itself collects for one side.
+/// Counts for one side that the program itself collects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SideTotals {
     pub(crate) turns: u64,
     pub(crate) allocations: u64,
     pub(crate) datagrams: u64,
     pub(crate) bytes: u64,
-    /// Bytes before the payload in the longest frame. For a bundle, all bytes except one message's payload.
+    /// Number of bytes before the payload in the longest frame. For a bundle, the number of all bytes except one
+    /// message's payload.
     pub(crate) header_bytes: u64,
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     let calls = world.exchange(steps.shape.counted(steps.calls))?;
     end();
     let (after, longest) = (world.tallies(), world.longest());
-    // With shared memory, packets do not pass through the link; headers are the same on any link. The reader of a stream
+    // With shared memory, packets do not pass through the link. Headers are the same on all links. The reader of a stream
     // sends no payload.
     let header = |at: usize| match steps.linked {
         _ if steps.shape.streams() || steps.shape.is_large() => Ok(0),
@@ -100,7 +101,7 @@ pub(crate) fn run(steps: Steps) -> Result<Totals, String> {
     Ok(Totals { calls, stalls: world.stalls - stalls, client: totals(0), server: totals(1) })
 }
 
-/// Returns the number of bytes before a message's payload, from the datagram that carries the whole message.
+/// Returns the number of bytes before the payload in a datagram that contains a whole message.
 fn header_bytes(datagram: &[u8]) -> Option<usize> {
     const BTH_XRCETH_BYTES: usize = 12 + 4;
     const ICRC_BYTES: usize = 4;
@@ -108,13 +109,13 @@ fn header_bytes(datagram: &[u8]) -> Option<usize> {
     datagram.len().checked_sub(BTH_XRCETH_BYTES + PAYLOAD_BYTES + pad + ICRC_BYTES)
 }
 
-/// Begins counting. Callgrind resets its counts on entry to this function.
+/// Marks the start of counting. Callgrind resets its counts on entry to this function.
 #[inline(never)]
 fn begin() {
     mark(black_box(marks::BEGIN));
 }
 
-/// Ends counting. Callgrind writes its counts on entry to this function.
+/// Marks the end of counting. Callgrind writes its counts on entry to this function.
 #[inline(never)]
 fn end() {
     mark(black_box(marks::END));
@@ -139,7 +140,7 @@ mod tests {
             let (one, other) = (totals(linked, outstanding), totals(linked, outstanding));
             assert!(one.calls >= 256 && one.stalls == 0, "{one:?}");
             for (one, other) in [(one.client, other.client), (one.server, other.server)] {
-                // Other tests allocate at the same time.
+                // Other tests allocate memory at the same time.
                 assert_eq!(SideTotals { allocations: 0, ..one }, SideTotals { allocations: 0, ..other });
             }
         }

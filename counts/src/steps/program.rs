@@ -1,4 +1,4 @@
-//! The handler, and the tasks that call it. Their cost is not attributed to any layer.
+//! Handlers, and the tasks that call them. Their cost is not attributed to a layer.
 
 use super::echo::{Echo, EchoClient, EchoLocal, Feed, FeedLocal};
 use crate::side::Shape;
@@ -12,7 +12,6 @@ use trunkline::{Bytes, Node, PollerContext, PollerIndex, Status, Stream, Streami
 
 #[derive(Debug)]
 pub(crate) struct Mirror {
-    /// True if the handler yields once.
     pub(crate) yields: bool,
 }
 
@@ -25,10 +24,10 @@ impl Echo for Mirror {
     }
 }
 
-/// The handler for streams.
+/// Handler for streams.
 #[derive(Debug)]
 pub(crate) struct Source {
-    /// Counts the items read.
+    /// Number of items read.
     pub(crate) items: Arc<Calls>,
 }
 
@@ -43,7 +42,7 @@ impl Feed for Source {
     }
 }
 
-/// An endless stream of payloads, each wrapped by a function.
+/// An endless stream of payloads. The function converts each payload to an item.
 struct Payloads<T>(fn(Bytes) -> T);
 
 impl<T> Stream for Payloads<T> {
@@ -54,7 +53,7 @@ impl<T> Stream for Payloads<T> {
     }
 }
 
-/// Counts the items of a stream. The stream ends only on a failure.
+/// Counts the items of a stream. Returns only if the stream fails.
 async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     while let Ok(Some(item)) = items.message().await {
         if item[..] != *Shape::Plain.payload() {
@@ -65,7 +64,6 @@ async fn read(mut items: Streaming<Bytes>, calls: &Calls) {
     calls.failed.store(true, Ordering::Relaxed);
 }
 
-/// Progress of the tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     done: AtomicU64,
@@ -73,22 +71,23 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Returns the number of calls that have returned their payload, or of stream items that have been read.
+    /// Returns the number of calls that returned their payload, or of stream items that were read.
     pub(crate) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a call has failed or has returned a different payload.
+    /// Returns true if a call failed or returned a different payload.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Starts `tasks` tasks, distributed over the node's pollers. Each makes one call after another, or opens an endless stream.
+/// Starts `tasks` tasks, distributed over the node's pollers. Each makes one call after another, or opens an endless
+/// stream.
 pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32, calls: &Arc<Calls>) {
     for (_, poller) in (0..tasks).zip((0..shape.pollers()).cycle()) {
         let (calls, poller) = (Arc::clone(calls), PollerIndex(poller));
-        // The task continues after its handle is dropped.
+        // A task continues after its handle is dropped.
         match shape {
             Shape::ServerStream | Shape::ClientStream => {
                 drop(node.run_on(poller, move |context| stream(context, shape, server, calls)));
@@ -98,14 +97,12 @@ pub(crate) fn call_on(node: &Node, shape: Shape, server: SocketAddr, tasks: u32,
     }
 }
 
-/// Callers outside pollers.
 #[derive(Default)]
 pub(crate) struct Outside(Vec<OutsideCaller>);
 
 struct OutsideCaller {
     calls: Pin<Box<dyn Future<Output = ()>>>,
     woken: Arc<Woken>,
-    /// Sets `woken`.
     waker: Waker,
 }
 
@@ -135,7 +132,6 @@ impl Outside {
         Self((0..callers).map(|_| caller()).collect())
     }
 
-    /// Returns true if a caller was woken.
     pub(crate) fn is_woken(&self) -> bool {
         self.0.iter().any(|caller| caller.woken.0.load(Ordering::Relaxed))
     }
@@ -186,7 +182,7 @@ async fn repeat(context: PollerContext, shape: Shape, server: SocketAddr, calls:
 async fn stream(context: PollerContext, shape: Shape, server: SocketAddr, calls: Arc<Calls>) {
     if let Ok(client) = FeedLocal::connect(&context, server) {
         if shape == Shape::ClientStream {
-            // The call returns only on a failure.
+            // The call returns only if it fails.
             let _ended = client.upload(Payloads(|payload| payload)).await;
         } else if let Ok(items) = client.watch().await {
             read(items, &calls).await;

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! During an exchange, a poller therefore always has work: no turn is empty, and no poller goes to sleep. Time is virtual
-//! and moves by [`STEP_NS`] with each turn. With shared memory, the pollers take turns, because only pollers can see
-//! messages.
+//! and advances by [`STEP_NS`] with each turn. With shared memory, the two pollers take turns, because only pollers can
+//! see messages.
 
 use super::echo::{EchoServer, FeedServer};
 use super::meter::Passed;
@@ -29,17 +29,16 @@ use trunkline_testkit::{CountingAllocator, Stepped, Task, certificate, fresh_ip}
 use trunkline_transport::NodeOptions;
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// Seed for all random numbers.
+/// Seed of all random numbers.
 const SEED: u64 = 0x7472_756e_6b6c_696e;
 /// Virtual duration of a turn, in nanoseconds.
 const STEP_NS: u64 = 1_000;
-/// Maximum number of turns until a call is answered.
+/// Maximum number of turns until a call completes.
 const MOST_TURNS: u64 = 1_000_000;
-/// Interval between turns of connection managers and cards during an exchange, in turns of pollers. A poller that has just
-/// woken leaves its card's work to the card for a few polls. If the card had a turn before each of these polls, it would
-/// take the arrivals.
+/// Interval between turns of connection managers and cards during an exchange, in turns of pollers. A poller that has
+/// just woken leaves its card's work to the card for a few polls. With a turn before each of these polls, the card would
+/// take all arrivals.
 const OTHERS_EVERY: u64 = 64;
-/// Port of the server.
 const PORT: u16 = 7471;
 
 struct SideNode {
@@ -48,13 +47,13 @@ struct SideNode {
     linked: Linked,
     address: SocketAddr,
     node: Option<Node>,
-    /// The pollers, once they exist.
+    /// Pollers of the node. Empty until the node has started.
     pollers: Vec<Task>,
-    /// The poller that had the last turn.
+    /// Index of the poller that had the last turn.
     turn: usize,
-    /// Callers outside pollers. Their polls count towards the side's turns.
+    /// Callers outside pollers. Their polls count as part of the side's turns.
     outside: Outside,
-    /// Work in the node's turns so far.
+    /// Work done in the node's turns so far.
     tally: SideTotals,
 }
 
@@ -78,15 +77,14 @@ impl SideNode {
         }
     }
 
-    /// Returns the next poller that has something to do, or else the next one in order. With several pollers, the recipient
-    /// of an arrival is unknown, so the poller may find nothing.
+    /// Returns the next poller that has something to do, or otherwise the next one in order. With several pollers, the
+    /// recipient of an arrival is unknown, so the poller may find nothing.
     fn next_poller(&self) -> Option<usize> {
         let count = self.pollers.len();
         let mut order = (1..=count).map(|after| (self.turn + after) % count);
         order.clone().find(|at| is_next(&self.pollers[*at])).or_else(|| order.next())
     }
 
-    /// Returns the options of the node.
     fn options(&self, clock: &Arc<VirtualClock>, link: LinkChoice, runtime_directory: &Path) -> NodeOptions {
         let simulator = Arc::<Stepped>::clone(&self.stepped);
         let runtime = Runtime::simulated(Clock::simulated(Arc::clone(clock)), simulator);
@@ -111,7 +109,7 @@ impl SideNode {
     }
 }
 
-/// Gives a node at this address an identity. All sessions of the node are then encrypted.
+/// Gives a node at this address an identity, which encrypts all its sessions.
 fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> {
     let [chain, key, root] = certificate(address);
     let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes()).map_err(|error| error.to_string())?;
@@ -123,13 +121,13 @@ fn encrypted(node: NodeBuilder, address: IpAddr) -> Result<NodeBuilder, String> 
 pub(crate) struct World {
     clock: Arc<VirtualClock>,
     now: Time,
-    /// Client and server.
+    /// Client and server, in this order.
     places: [SideNode; 2],
     /// Connection managers and cards.
     others: Vec<Task>,
     calls: Arc<Calls>,
     heap: &'static CountingAllocator,
-    /// Number of times that time had to pass during an exchange because no poller had work.
+    /// Number of times that virtual time had to advance during an exchange because no poller had work.
     pub(crate) stalls: u64,
     /// Side whose poller had the last turn of an exchange.
     last: Option<Side>,
@@ -198,7 +196,7 @@ impl World {
         })
     }
 
-    /// Returns the work in both sides' turns so far, client first.
+    /// Returns the work done in the turns of each side so far, client first.
     pub(crate) fn tallies(&self) -> [SideTotals; 2] {
         [0, 1].map(|at| {
             let SideNode { tally, passed, .. } = &self.places[at];
@@ -206,16 +204,16 @@ impl World {
         })
     }
 
-    /// Takes the longest datagram that each side has sent since the last call.
+    /// Returns the longest datagram that each side has sent since the last call.
     pub(crate) fn longest(&self) -> [Vec<u8>; 2] {
         [0, 1].map(|at| self.places[at].passed.take_longest())
     }
 
-    /// Steps the pollers until the given number of further calls has completed. Returns the number of calls completed, which
-    /// may be larger.
+    /// Steps the pollers until the given number of further calls has completed. Returns the number of completed calls,
+    /// which may be larger.
     ///
     /// # Errors
-    /// Fails if calls fail or do not end.
+    /// Returns an error if a call fails or does not end.
     pub(crate) fn exchange(&mut self, calls: u64) -> Result<u64, String> {
         let began = self.calls.done();
         let mut turns = 0;
@@ -251,15 +249,15 @@ impl World {
         let (own, peer) = (&self.places[side as usize], &self.places[1 - side as usize]);
         let has_arrived = match own.linked {
             Linked::InProcess | Linked::Udp => peer.passed.datagrams() > own.passed.received(),
-            // Messages in shared memory are not visible here, so the sides take turns. Each side finds the messages from the
-            // other side's last turn.
+            // Messages in shared memory are not visible here, so the sides take turns. Each side receives the messages
+            // from the other side's last turn.
             Linked::Shm => self.last != Some(side),
         };
         has_arrived || own.outside.is_woken() || own.pollers.iter().any(is_next)
     }
 
-    /// Returns a side with a poller that is awake although no arrival is visible. Such a poller is copying a large message,
-    /// or has received a packet for another poller. The side that did not have the last turn takes precedence.
+    /// Returns a side with a poller that is awake without a visible arrival. Such a poller is copying a large message, or
+    /// has received a packet for another poller. The side that did not have the last turn takes precedence.
     fn awake(&self) -> Option<Side> {
         let is_awake =
             |side: &Side| self.places[*side as usize].pollers.iter().any(|poller| !poller.is_asleep());
@@ -292,7 +290,7 @@ impl World {
         self.last = Some(side);
     }
 
-    /// Gives each machine that is awake a turn. If all machines sleep, advances time to the next deadline.
+    /// Gives each machine that is awake a turn. If all machines are asleep, advances time to the next deadline.
     fn turn_all(&mut self) -> Result<(), String> {
         for place in &mut self.places {
             for (name, make) in place.stepped.take() {
@@ -345,8 +343,8 @@ fn turn_if_awake(task: &mut Task, now: Time) -> bool {
     is_awake
 }
 
-/// Runs a turn of the client's poller. Callgrind collects within this function or the next one, selected by name. The
-/// argument of `black_box` prevents the compiler from merging the two.
+/// Runs a turn of the client's poller. Callgrind selects this function or [`server_turn`] by name and collects within it.
+/// The argument of `black_box` prevents the compiler from merging the two functions.
 #[inline(never)]
 fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     black_box(Side::Client);
@@ -354,7 +352,6 @@ fn client_turn(outside: &mut Outside, poller: &mut dyn Machine) -> Turn {
     poller.turn()
 }
 
-/// Runs a turn of the server's poller.
 #[inline(never)]
 fn server_turn(poller: &mut dyn Machine) -> Turn {
     black_box(Side::Server);

@@ -1,4 +1,4 @@
-//! The operator tool. `trunkctl --help` explains it.
+//! The operator tool. See `trunkctl --help`.
 
 use clap::Parser;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Checks that read /proc and /sys. Unreadable files are skipped.
+//! Checks that read /proc and /sys. Files that cannot be read are skipped.
 
 use super::{Finding, Host};
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use trunkline_softrdma::link::{RECEIVE_BUFFER_BYTES, SEND_BUFFER_BYTES};
 use trunkline_verbs::host_memory;
 
-/// The checks of this module.
+/// All checks of this module.
 pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     rdma_devices,
     kernel_modules,
@@ -21,26 +21,26 @@ pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     reverse_paths,
 ];
 
-/// Descriptors used by a node without sessions, rounded up.
+/// Number of descriptors of a node without sessions, rounded up.
 const NODE_DESCRIPTORS: u64 = 64;
-/// Descriptors used by a session with another process of the host.
+/// Number of descriptors of a session with another process on the host.
 const SESSION_DESCRIPTORS: u64 = 3;
 /// Usual soft limit on descriptors.
 const USUAL_DESCRIPTORS: u64 = 1024;
-/// Buffers that a poller registers at its start, in bytes: docs/book/src/operate/memory.md.
+/// Size of the buffers that a poller registers at its start, in bytes. See docs/book/src/operate/memory.md.
 const REGISTERED_AT_START: u64 = 23_000_000;
-/// Buffers that a poller registers for many peers, in bytes: docs/book/src/operate/memory.md.
+/// Size of the buffers that a poller registers for many peers, in bytes. See docs/book/src/operate/memory.md.
 const REGISTERED_AT_MOST: u64 = 149_000_000;
-/// Private memory of a node with default settings and a small program, in bytes: docs/book/src/reference/budgets.md.
+/// Private memory of a node with default settings in a small program, in bytes. See docs/book/src/reference/budgets.md.
 const MEMORY_AT_START: u64 = 39 << 20;
-/// Sum of the default budgets in bytes: docs/book/src/reference/budgets.md, "The memory ceiling".
+/// Sum of the default budgets, in bytes. See "The memory ceiling" in docs/book/src/reference/budgets.md.
 const MEMORY_CEILING: u64 = 4_666_000_000;
-/// Interface MTU below which a packet carries less than 1024 bytes: docs/book/src/operate/networks.md.
+/// Interface MTU below which a packet carries less than 1024 bytes. See docs/book/src/operate/networks.md.
 const SMALL_MTU: u64 = 1120;
 
 const DEVICES: &str = "sys/class/infiniband";
 
-/// Checks the RDMA devices of the kernel, as shown in sysfs.
+/// Checks the kernel's RDMA devices, as listed in sysfs.
 fn rdma_devices(host: &Host) -> Vec<Finding> {
     let finding = |name: &String| {
         let folder = format!("{DEVICES}/{name}");
@@ -78,7 +78,7 @@ fn rdma_devices(host: &Host) -> Vec<Finding> {
     host.names(DEVICES).iter().map(finding).collect()
 }
 
-/// Checks the modules of the RDMA subsystem. A module may be built into the kernel.
+/// Checks the kernel modules of the RDMA subsystem. A module may be built into the kernel.
 fn kernel_modules(host: &Host) -> Vec<Finding> {
     let list = host.text("proc/modules").unwrap_or_default();
     let has = |name: &str| {
@@ -103,7 +103,7 @@ fn kernel_modules(host: &Host) -> Vec<Finding> {
     vec![Finding::ok(subject, present)]
 }
 
-/// Returns a soft limit of this process; `Some(None)` means unlimited.
+/// Returns a soft limit of this process. `Some(None)` means unlimited.
 fn limit(host: &Host, name: &str) -> Option<Option<u64>> {
     let limits = host.text("proc/self/limits")?;
     let value = limits.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?;
@@ -146,7 +146,7 @@ fn descriptors(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Compares the memory of the machine and the control groups with the default budgets.
+/// Compares the memory limits of the machine and of the control groups with the default budgets.
 fn memory(host: &Host) -> Vec<Finding> {
     let memory = host_memory::read_below(&host.root);
     let (Some(free), Some(whole)) = (memory.free, memory.whole) else { return Vec::new() };
@@ -192,7 +192,7 @@ fn cpus(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Reports the smallest quota of CPU time among this process's control group and its ancestors.
+/// Reports the smallest CPU quota of this process's control group and its ancestors.
 fn cpu_quota(host: &Host) -> Vec<Finding> {
     let quota = |group: &host_memory::ControlGroup| {
         let number = |file: &str| host.number(group.folder.join(file));
@@ -201,7 +201,7 @@ fn cpu_quota(host: &Host) -> Vec<Finding> {
             let (quota, period) = text.split_once(' ')?;
             (quota.parse().ok()?, period.parse().ok()?)
         } else {
-            // A quota of -1 means unlimited. This value fails to parse, so the result is `None`.
+            // A quota of -1 means unlimited. It does not parse as an unsigned number, so the result is `None`.
             (number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
         };
         (period > 0).then(|| quota as f64 / period as f64)
@@ -219,7 +219,7 @@ fn cpu_quota(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Reports idle states and the frequency governor. Information only: waking from a deep state delays a call.
+/// Reports idle states and the frequency governor, without a remedy. Waking from a deep idle state delays a call.
 fn idle_states(host: &Host) -> Vec<Finding> {
     let cpu = "sys/devices/system/cpu/cpu0";
     let governor = host.text(format!("{cpu}/cpufreq/scaling_governor"));
@@ -234,7 +234,7 @@ fn idle_states(host: &Host) -> Vec<Finding> {
     vec![Finding::ok("CPU idle states", format!("{idle}, {governor}"))]
 }
 
-/// Compares limits of socket buffers with the sizes that the software device requests.
+/// Compares the limits on socket buffers with the sizes that the software device requests.
 fn socket_buffers(host: &Host) -> Vec<Finding> {
     let asked = [
         (
@@ -276,8 +276,8 @@ fn mtus(host: &Host) -> Vec<Finding> {
     interfaces.into_keys().filter_map(finding).collect()
 }
 
-/// Reports strict reverse path filters on hosts where replies may leave through another interface or address. The kernel
-/// applies the larger of the values of `all` and the interface: 1 is strict, 2 loose.
+/// Reports strict reverse path filters on hosts whose replies may leave through another interface or address. For each
+/// interface, the kernel applies the larger of its value and the value of `all`: 1 is strict, 2 is loose.
 fn reverse_paths(host: &Host) -> Vec<Finding> {
     let mut counts: BTreeMap<&String, usize> = BTreeMap::new();
     for at in host.addresses.iter().filter(|at| at.ip.is_ipv4() && !at.ip.is_loopback()) {
@@ -306,7 +306,7 @@ mod tests {
     use crate::doctor::{HostAddress, Severity};
     use trunkline_testkit::Folder;
 
-    /// Returns a host without faults, except for the contents of the files in `planted`.
+    /// Returns a host whose files have no faults, except the files in `planted`.
     fn host(folder: &Folder, planted: &[(&str, &str)]) -> Host {
         let sound = [
             (

@@ -1,7 +1,7 @@
 //! Checks of the running host: environment, device, runtime directory, UDP ports, and calls.
 //!
-//! The nodes of a call use a temporary runtime directory, so they do not interfere with running nodes. The nodes bind the UDP
-//! port of devices only at addresses where the port is free.
+//! The checks that make calls start nodes in a temporary runtime directory, which does not affect other nodes. These
+//! nodes bind the UDP port of devices only at addresses where the port is free.
 
 use super::{Finding, Host, HostAddress, Severity};
 use nix::errno::Errno;
@@ -37,24 +37,24 @@ pub(super) const CHECKS: &[fn(&Host) -> Vec<Finding>] = &[
     #[cfg(feature = "rdma-core")]
     nics,
 ];
-/// The checks that call nodes.
+/// The checks that make calls between nodes.
 pub(super) const CALLS: &[fn(&Host) -> Vec<Finding>] = &[loopback_calls, own_address_calls];
 
 /// Time limit of the first call, which opens the connections.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Number of calls over which the median time is taken.
+/// Number of calls from which the median time is computed.
 const CALLS_TIMED: usize = 100;
-/// First part of the name of a temporary runtime directory.
+/// Prefix of the names of temporary runtime directories.
 const FOLDER_PREFIX: &str = "trunkline-doctor-";
-/// Time within which a new temporary runtime directory is locked.
+/// Age above which an unlocked temporary runtime directory counts as abandoned.
 const TIME_TO_LOCK: Duration = Duration::from_secs(60);
-/// Size of the runtime directory, in bytes: docs/book/src/operate/processes.md.
+/// Size of the runtime directory, in bytes. See docs/book/src/operate/processes.md.
 const DIRECTORY_BYTES: u64 = 3 << 20;
 /// Remedy for a runtime directory that cannot be used.
 const OTHER_DIRECTORY: &str = "name another directory in TRUNKLINE_RUNTIME_DIR";
 
 impl Host {
-    /// Returns this host.
+    /// Returns a description of this host.
     pub(super) fn this() -> io::Result<Self> {
         let entries = getifaddrs()?.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
         let addresses = entries.filter_map(|entry| {
@@ -66,7 +66,7 @@ impl Host {
         Ok(Self { root: PathBuf::from("/"), addresses: addresses.collect() })
     }
 
-    /// Returns the addresses that a device can have, which excludes link-local ones.
+    /// Returns the addresses that a device can have, which are all except link-local addresses.
     fn usable(&self) -> BTreeSet<IpAddr> {
         let is_local = |ip: &IpAddr| match ip {
             IpAddr::V4(v4) => v4.is_link_local(),
@@ -109,7 +109,7 @@ fn environment(_: &Host) -> Vec<Finding> {
     vec![Finding::ok(subject, if set.is_empty() { "no variable is set".to_owned() } else { set })]
 }
 
-/// Checks the device that a client would get in this environment.
+/// Checks the device that a client gets in this environment.
 fn device(_: &Host) -> Vec<Finding> {
     // The check of the environment reports this error.
     let Ok(options) = NodeOptions::new().allow_unauthenticated(true).or_from_env() else { return Vec::new() };
@@ -126,8 +126,8 @@ fn directory_of_environment(_: &Host) -> Vec<Finding> {
     vec![directory(None)]
 }
 
-/// Checks the runtime directory (`None`: the environment's default) as the start of a node does: mode, owner, permission to
-/// write, and the registry. Then checks the free space.
+/// Checks the runtime directory as a starting node does: its mode and owner, the permission to write, and the registry.
+/// Then checks the free space. `None` selects the default of the environment.
 fn directory(named: Option<&Path>) -> Finding {
     let subject = "runtime directory";
     let writable = |path: &Path| access(path, AccessFlags::W_OK | AccessFlags::X_OK);
@@ -137,7 +137,7 @@ fn directory(named: Option<&Path>) -> Finding {
             path: path.clone(),
             source: errno.into(),
         })?;
-        // The list joins the registry of this network namespace, if there is one.
+        // Listing the devices joins the registry of this network namespace, if there is one.
         list_devices(named).map(|_| path)
     });
     let (path, existing, state) = match usable {
@@ -203,7 +203,7 @@ fn addresses(host: &Host) -> Vec<Finding> {
 
 /// Returns the UDP port of devices in this environment.
 fn device_port() -> u16 {
-    // The check of the environment reports an error.
+    // The check of the environment reports invalid settings.
     SoftOptions::from_env().map_or(ROCE_PORT, |options| options.receiving_port())
 }
 
@@ -214,7 +214,7 @@ fn ports(host: &Host) -> Vec<Finding> {
     host.usable().into_iter().map(|ip| port(at(ip), PortOwner::find(at(ip)), own.as_deref())).collect()
 }
 
-/// Reports the state of a port at an address, given the owner. `own` is the runtime directory of this user and environment.
+/// Reports the state of a port at an address. `own` is the runtime directory of this user and environment.
 fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding {
     let subject = format!("UDP port {} at {}", at.port(), at.ip());
     let Some(owner) = owner else { return Finding::ok(subject, "free") };
@@ -254,7 +254,7 @@ fn port(at: SocketAddr, owner: Option<PortOwner>, own: Option<&Path>) -> Finding
 fn nics(_: &Host) -> Vec<Finding> {
     use trunkline_verbs::{DeviceCapabilities, GidKind, Provider as _};
     let provider = trunkline_rdma_core::RdmaCore;
-    // If there are no devices, the finding about a node's device has the reason.
+    // If there are no devices, the finding about the node's device gives the reason.
     let Ok(devices) = provider.devices() else { return Vec::new() };
     let finding = |name: String| {
         let subject = format!("RDMA device {name}, opened");
@@ -284,7 +284,7 @@ fn nics(_: &Host) -> Vec<Finding> {
     devices.into_iter().map(|info| finding(info.name)).collect()
 }
 
-/// A temporary runtime directory, removed when dropped. The lock is held while the process runs.
+/// A temporary runtime directory, which is locked while it is in use and removed when dropped.
 struct Folder {
     path: PathBuf,
     _lock: Flock<File>,
@@ -306,7 +306,7 @@ impl Folder {
         Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| error.into())
     }
 
-    /// Removes the directories of processes that a signal ended.
+    /// Removes the directories of processes that were killed by a signal.
     fn remove_abandoned() {
         for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -331,7 +331,7 @@ impl Drop for Folder {
     }
 }
 
-/// Two nodes of this process; one calls the other.
+/// Two nodes in this process, one of which calls the other.
 struct Pair {
     provider: ProviderChoice,
     path: PathChoice,
@@ -339,7 +339,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Calls the server. Returns the time until the first reply, and the median time of further calls.
+    /// Calls the server. Returns the time until the first reply, and the median time of the following calls.
     fn call(&self, folder: &Folder) -> Result<(Duration, Duration), String> {
         let node = |ip: IpAddr| {
             let device = SoftOptions {
@@ -399,7 +399,7 @@ impl Pair {
 /// Checks calls between loopback addresses, through UDP sockets and through shared memory.
 fn loopback_calls(_: &Host) -> Vec<Finding> {
     let [a, b, c, ..] = RandomState::new().hash_one(0).to_le_bytes();
-    // Addresses that other processes are unlikely to use. A host without IPv4 has only ::1.
+    // Other processes are unlikely to use these addresses. A host without IPv4 has only ::1.
     let v4 = |last| IpAddr::from(Ipv4Addr::new(127, a.clamp(1, 254), b, last));
     let last = c.clamp(2, 253);
     let mut addresses = [v4(last), v4(last + 1)];
@@ -427,14 +427,15 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
     for path in paths {
         found.push(call(path));
         if found.iter().any(|finding| finding.severity == Severity::Failure) {
-            // Connections over shared memory are set up over UDP too, so the second check would fail for the same reason.
+            // Connections over shared memory are also set up over UDP, so the second check would fail for the same
+            // reason.
             break;
         }
     }
     found
 }
 
-/// Checks calls at an address of the host beyond the loopback: on the software device, and on the RDMA device with that
+/// Checks calls at an address of the host other than loopback, on the software device and on the RDMA device with this
 /// address.
 fn own_address_calls(host: &Host) -> Vec<Finding> {
     let mut own: Vec<_> = host.usable().into_iter().filter(|ip| !ip.is_loopback()).collect();

@@ -1,7 +1,8 @@
-//! `trunkctl doctor`: reports problems of this host for nodes, with a remedy for each.
+//! `trunkctl doctor`: reports problems of this host that affect nodes, with a remedy for each.
 //!
-//! A check returns findings. Checks of `files` read /proc and /sys below `Host::root`, so that tests can plant faults. Checks
-//! of `live` use the host itself: its UDP ports, its runtime directory, and calls between nodes with a separate directory.
+//! A check returns findings. The checks in `files` read /proc and /sys below `Host::root`, so that tests can supply files
+//! with faults. The checks in `live` use the UDP ports and the runtime directory of the host, and make calls between
+//! nodes in a temporary directory.
 
 mod files;
 mod live;
@@ -18,9 +19,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::link::printable;
 
-/// Time after which the progress bar is shown.
+/// Delay after which the progress bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
-/// Interval at which the progress bar is drawn.
+/// Interval at which the progress bar is redrawn.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
 
 /// Causes of faults that no check covers.
@@ -42,18 +43,17 @@ pub struct DoctorArguments {
     no_calls: bool,
 }
 
-/// Weight of a finding.
+/// Severity of a finding, in increasing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Severity {
     Ok,
-    /// Nodes run, but slower or with less memory.
+    /// Nodes run, but with lower performance or less memory.
     Warning,
     /// A node does not start or cannot be reached.
     Failure,
 }
 
-/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Finding {
     severity: Severity,
@@ -77,7 +77,7 @@ impl Finding {
         Self { severity: Severity::Failure, ..Self::warning(subject, seen, remedy) }
     }
 
-    /// Returns a human-readable line. Names of programs and devices are escaped.
+    /// Returns a human-readable line, in which names of programs and devices are escaped.
     fn line(&self) -> String {
         let mark = match self.severity {
             Severity::Ok => "ok     ",
@@ -89,10 +89,9 @@ impl Finding {
     }
 }
 
-/// The host to examine.
 #[derive(Debug)]
 struct Host {
-    /// Directory used as `/`.
+    /// Directory that is used as `/`.
     root: PathBuf,
     addresses: Vec<HostAddress>,
 }
@@ -125,7 +124,7 @@ impl Host {
     }
 }
 
-/// The findings, worst last.
+/// All findings, in order of increasing severity.
 #[derive(Debug, Serialize)]
 struct Diagnosis {
     verdict: Severity,
@@ -159,7 +158,7 @@ impl Diagnosis {
     }
 }
 
-/// Examines the host. Exit status 1 after a failure, or if the findings cannot be written.
+/// Examines the host. Returns exit status 1 after a failure, or if the findings cannot be written.
 #[must_use]
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let findings = match Host::this() {
@@ -178,7 +177,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     finish(&text, u8::from(diagnosis.verdict == Severity::Failure))
 }
 
-/// Runs all checks on another thread, behind a progress bar on standard error.
+/// Runs all checks on another thread while a progress bar is shown on standard error.
 fn examine(host: Host, with_calls: bool) -> Vec<Finding> {
     let checks: Vec<fn(&Host) -> Vec<Finding>> = match with_calls {
         true => [files::CHECKS, live::CHECKS, live::CALLS].concat(),

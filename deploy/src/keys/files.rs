@@ -1,7 +1,7 @@
-//! Files of certificates and keys: complete, or absent.
+//! Files of certificates and keys, each of which is complete or absent.
 //!
-//! Each is first written to a temporary file in the same folder, created with `O_EXCL` and its final mode. Symbolic links are
-//! not followed, keys are never readable by other users, and a full disk leaves the old files intact.
+//! A file is first written to a temporary file in the same folder, which is created with `O_EXCL` and the final mode.
+//! Symbolic links are not followed. Other users can never read a key, and a full disk leaves the old files intact.
 
 use super::Failure;
 use std::ffi::OsString;
@@ -12,10 +12,10 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum length of a file. Bundles of public roots have a quarter of it.
+/// Maximum length of a file, in bytes. It is four times the usual length of a bundle of public roots.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A certificate and its key beside it.
+/// Paths of a certificate and its key, which are in the same folder.
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) certificate: PathBuf,
@@ -32,7 +32,7 @@ impl Pair {
         Self { certificate: with(".pem"), key: with(".key") }
     }
 
-    /// Returns the file that exists, if any: the certificate if both do.
+    /// Returns the path of the certificate if it exists, or of the key if only the key exists.
     pub(super) fn existing(&self) -> Result<Option<&Path>, Failure> {
         for path in [&self.certificate, &self.key] {
             match fs::symlink_metadata(path) {
@@ -52,8 +52,8 @@ impl Pair {
         read(&self.key)
     }
 
-    /// Writes both files. Unless `replace`, files that exist are an error. The key comes first: a reader that notices
-    /// the new certificate finds its key.
+    /// Writes both files, the key first, so that a reader of the new certificate finds its key. Existing files are an
+    /// error unless `replace` is true.
     pub(super) fn write(&self, certificate: &str, key: &str, replace: bool) -> Result<(), Failure> {
         let unwritten = |path: &Path, error: io::Error| {
             Failure::new(format!("{} cannot be written: {error}; nothing has changed", path.display()))
@@ -80,7 +80,7 @@ impl Pair {
     }
 }
 
-/// Reads a regular file of at most [`MAX_BYTES`].
+/// Reads a regular file of at most [`MAX_BYTES`] bytes.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let unusable = |cause: &dyn Display| Failure::unusable(format!("{}: {cause}", path.display()));
     let mut bytes = Vec::new();
@@ -98,7 +98,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// Creates a folder that only this user can open, or checks that only this user can open an existing one.
+/// Creates a folder that only this user can open. If the folder exists, checks that only this user can open it.
 pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     let failure = |text: String| Failure::new(format!("{}: {text}", path.display()));
     match DirBuilder::new().mode(0o700).create(path) {
@@ -116,7 +116,7 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Temporary file with the complete new contents of `target`. It is removed on drop.
+/// A temporary file with the complete new contents of `target`, removed on drop.
 #[derive(Debug)]
 struct Staged<'a> {
     temporary: PathBuf,
@@ -127,7 +127,7 @@ impl<'a> Staged<'a> {
     fn new(target: &'a Path, contents: &str, mode: u32) -> io::Result<Self> {
         let mut name = OsString::from(".");
         name.push(target.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
-        // The name is random: a killed process may have left a file, and process ids repeat in containers.
+        // The name is random, because a killed process may have left a file, and process IDs repeat in containers.
         name.push(format!(".{:016x}", RandomState::new().hash_one(std::process::id())));
         let temporary = target.with_file_name(name);
         let mut file = File::options().write(true).create_new(true).mode(mode).open(&temporary)?;

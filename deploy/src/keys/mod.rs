@@ -1,7 +1,8 @@
-//! `trunkctl keys`: certificates and private keys of a small cluster.
+//! `trunkctl keys`: certificates and private keys for a small cluster.
 //!
-//! A folder holds an authority: a root certificate, which nodes trust, and its key, which signs their certificates. A
-//! certificate is written only if the verifier of nodes accepts it with all its names. Private keys are never printed.
+//! The folder of an authority contains a root certificate, which nodes trust, and its key, which signs the certificates
+//! of nodes. A certificate is written only if the verifier that nodes use accepts it for all its names. Private keys are
+//! never printed.
 
 mod files;
 pub(crate) mod show;
@@ -25,13 +26,13 @@ use trunkline_transport::identity::{Credentials, Expected, Identity, Name, Trust
 use x509_parser::pem::Pem;
 use x509_parser::time::ASN1Time;
 
-/// Time in seconds by which validity begins before issuance, for nodes whose clocks are behind.
+/// Time between the start of validity and issuance, in seconds. It allows for nodes whose clocks are slow.
 const EARLY_S: i64 = 3600;
 const DAY_S: i64 = 86_400;
 /// Maximum length of a common name, in characters (RFC 5280, ub-common-name).
 const LONGEST_COMMON_NAME: usize = 64;
 
-/// The operation on certificates.
+/// Operation on certificates.
 #[expect(missing_docs, reason = "the arguments of each variant have its help")]
 #[derive(Debug, Subcommand)]
 pub enum KeysCommand {
@@ -129,13 +130,13 @@ impl Failure {
         Self { status: 1, text: text.to_string() }
     }
 
-    /// Creates the failure for an unreadable file or an invalid command line.
+    /// Creates the failure for a file that cannot be read or an invalid command line.
     fn unusable(text: impl fmt::Display) -> Self {
         Self { status: 2, text: text.to_string() }
     }
 }
 
-/// Runs the operation. Exit status 1 if it failed or found a fault, 2 if a file cannot be read.
+/// Runs the operation. Returns exit status 1 if it failed or found a fault, and 2 if a file cannot be read.
 #[must_use]
 pub fn run(command: &KeysCommand) -> ExitCode {
     let (written, json) = match command {
@@ -161,7 +162,7 @@ fn authority_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Parses a name like channels do, and a DNS name with a wildcard like webpki does.
+/// Parses a name in the format that channels accept, or a DNS name with a wildcard that webpki accepts.
 fn name(text: &str) -> Result<Name, String> {
     let is_spiffe = |text: &str| text.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("spiffe:"));
     let is_dns = |text: &&str| text.contains('.') && !is_spiffe(text) && text.parse::<IpAddr>().is_err();
@@ -180,7 +181,7 @@ fn name(text: &str) -> Result<Name, String> {
     })
 }
 
-/// Sorts names like [`Proven`](trunkline_transport::identity::Proven): the principal comes first.
+/// Sorts names in the order of [`Proven`](trunkline_transport::identity::Proven), with the principal first.
 fn sort(names: &mut [Name]) {
     names.sort_by_key(|name| match name {
         Name::Spiffe(_) => 0,
@@ -189,13 +190,12 @@ fn sort(names: &mut [Name]) {
     });
 }
 
-/// Generates an ECDSA key with P-256, which all TLS stacks accept. Several lack Ed25519, and OpenSSL does not read ring's
-/// encoding of Ed25519 keys.
+/// Generates an ECDSA key on P-256, which all TLS stacks support. Several of them do not support Ed25519, and OpenSSL
+/// cannot read ring's encoding of Ed25519 keys.
 fn generate() -> Result<KeyPair, Failure> {
     KeyPair::generate().map_err(|error| Failure::new(format!("no key can be generated: {error}")))
 }
 
-/// Returns the first parameters of a certificate: its validity and its common name.
 fn params(from_s: i64, until_s: i64, common_name: Option<String>) -> CertificateParams {
     let time = |at_s| ASN1Time::from_timestamp(at_s).expect("a year below 9999").to_datetime();
     let mut params = CertificateParams::default();
@@ -221,7 +221,7 @@ fn init(arguments: &InitArguments) -> Result<PathBuf, Failure> {
     }
     let key = generate()?;
     let now_s = ASN1Time::now().timestamp();
-    // The first byte is the form of the point.
+    // The first byte is the format of the point.
     let number = show::hex(&key.public_key_raw()[1..5], "");
     let name = name.clone().unwrap_or_else(|| format!("Trunkline root {number}"));
     let mut params = params(now_s - EARLY_S, now_s + i64::from(*days) * DAY_S, Some(name));
@@ -309,7 +309,7 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
     Ok(pair.certificate)
 }
 
-/// Verifies a certificate as peers do.
+/// Verifies a certificate in the same way as peers do.
 fn check(
     pem: &str,
     key: &str,
@@ -331,8 +331,7 @@ fn check(
     }
 }
 
-/// Refuses to overwrite files without `--replace`. With it, refuses to overwrite files of an authority or of another
-/// principal.
+/// Rejects existing files without `--replace`. With it, rejects files of an authority or of another principal.
 fn check_replaced(pair: &Pair, replace: bool, principal: &Name) -> Result<(), Failure> {
     let Some(existing) = pair.existing()? else { return Ok(()) };
     let existing = existing.display();
@@ -365,7 +364,7 @@ fn alternative_name(name: &Name) -> SanType {
     }
 }
 
-/// Returns the file name of a name in the authority's folder.
+/// Converts a name to a file name. Characters other than ASCII letters, digits, `.`, `-` and `_` become `_`.
 fn file_name(name: &Name) -> PathBuf {
     let text = name.to_string();
     let text = text.strip_prefix("spiffe://").unwrap_or(&text);

@@ -15,7 +15,7 @@ use x509_parser::prelude::{
     X509Certificate,
 };
 
-/// Maximum number of signatures verified to find issuers.
+/// Maximum number of signatures that are verified to find issuers.
 const MAX_VERIFICATIONS: usize = 4096;
 
 #[derive(Debug, Serialize)]
@@ -28,24 +28,24 @@ struct ShownFile {
     path: String,
     certificates: Vec<Certificate>,
     revocation_lists: Vec<RevocationList>,
-    /// The key file beside the PEM file, if any.
+    /// The key file next to the PEM file, if any.
     key: Option<KeyFile>,
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Certificate {
-    /// Usable names, the principal first.
+    /// Usable names, with the principal first.
     pub(crate) names: Vec<String>,
     subject: String,
     pub(crate) issuer: String,
-    /// True if an authority among the files signed the certificate; `None` if none of the files is an authority, or after
-    /// [`MAX_VERIFICATIONS`].
+    /// True if an authority in the given files signed the certificate. `None` if no authority is given, or if
+    /// [`MAX_VERIFICATIONS`] was reached first.
     is_issuer_given: Option<bool>,
     serial: String,
     not_before: String,
     pub(crate) not_after: String,
     days_left: i64,
-    /// Empty if any use is allowed.
+    /// Permitted uses. If empty, every use is permitted.
     uses: Vec<String>,
     is_ca: bool,
     key_type: String,
@@ -61,19 +61,18 @@ struct RevocationList {
     number: Option<String>,
     last_update: String,
     next_update: Option<String>,
-    /// Serial numbers of the revoked certificates.
     revoked: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 struct KeyFile {
     path: String,
-    /// `None` if the key cannot be read or compared.
+    /// True if the key matches the first certificate. `None` if the key cannot be read or compared.
     matches: Option<bool>,
     error: Option<String>,
 }
 
-/// Prints the contents of files, and their faults. Returns the exit status.
+/// Prints the contents and the faults of the files. Returns the exit status.
 pub(super) fn print(paths: &[PathBuf], json: bool) -> ExitCode {
     let (mut shown, mut status) = (Shown { files: Vec::new() }, 0);
     for path in paths {
@@ -99,8 +98,8 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> ExitCode {
     if text.is_empty() { status.into() } else { finish(text.trim_end(), status) }
 }
 
-/// Sets for each certificate whether an authority among the files signed it. Leaves `None` where [`MAX_VERIFICATIONS`] do not
-/// suffice, and reports the number of these certificates.
+/// Determines for each certificate whether an authority in the given files signed it. After [`MAX_VERIFICATIONS`]
+/// signatures, reports the number of remaining certificates, for which the value stays `None`.
 fn find_issuers(files: &mut [ShownFile]) {
     let certificates = files.iter().flat_map(|file| &file.certificates);
     let parsed: Vec<_> = certificates.map(|one| X509Certificate::from_der(&one.der).ok()).collect();
@@ -199,21 +198,21 @@ pub(super) fn matches(certificates: &[u8], key: &[u8]) -> Result<bool, IdentityE
     let text = String::from_utf8_lossy(certificates);
     let first = text.find(END).map_or(&*text, |at| &text[..at + END.len()]);
     match Identity::from_pem(first.as_bytes(), key) {
-        // The key matches even if the names are refused, because names are checked after the key.
+        // Names are checked after the key, so the key matches even if the names are rejected.
         Ok(_) | Err(IdentityError::Refused(_)) => Ok(true),
         Err(IdentityError::KeyMismatch) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// Returns the principal of the first certificate, or `None` for an authority or a certificate without a name.
+/// Returns the principal of the first certificate, or `None` if it belongs to an authority or contains no name.
 pub(super) fn principal(pem: &[u8]) -> Result<Option<Name>, String> {
     let first = Pem::iter_from_buffer(pem).next().ok_or("no PEM")?.map_err(|error| error.to_string())?;
     let parsed = first.parse_x509().map_err(|error| error.to_string())?;
     Ok(names(&parsed).into_iter().next().filter(|_| !parsed.is_ca()))
 }
 
-/// Returns the usable names, the principal first.
+/// Returns the usable names, with the principal first.
 fn names(certificate: &X509Certificate<'_>) -> Vec<Name> {
     let Ok(Some(extension)) = certificate.subject_alternative_name() else { return Vec::new() };
     let (mut names, mut uris) = (Vec::new(), 0);
@@ -239,7 +238,6 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<Name> {
 }
 
 impl Certificate {
-    /// Parses a certificate in DER.
     pub(crate) fn parse(der: &[u8]) -> Option<Self> {
         Some(Self::new(&X509Certificate::from_der(der).ok()?.1, der))
     }

@@ -1,10 +1,10 @@
-//! The fields of a packet's headers, in the format of `--json` and as text.
+//! Header fields of a packet, as text and in the format of `--json`.
 
 use serde_json::{Map, Value, json};
 use trunkline_roce::wire::cm::{CmMessage, TransportType};
 use trunkline_roce::wire::{Aeth, Attribute, Mad, Packet, Syndrome};
 
-/// Fields in both formats: as text, and as JSON without the fields that the packet lacks.
+/// Fields as text and as JSON. The JSON omits fields that the packet does not contain.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Fields {
     pub(super) json: Map<String, Value>,
@@ -73,8 +73,8 @@ impl Fields {
         self.put("service_id", service, &format!(" service {service:#018x}"));
     }
 
-    /// Adds the fields that identify a connection, unless the management datagram is of another class. Keys are the names in
-    /// the specification.
+    /// Adds the fields that identify a connection, if the MAD belongs to communication management. Keys are the names
+    /// used in the specification.
     pub(super) fn add_cm(&mut self, mad: &Mad, message: &CmMessage) {
         if !mad.header.is_cm() {
             return;

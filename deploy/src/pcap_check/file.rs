@@ -1,4 +1,4 @@
-//! Checks one file.
+//! Check of one capture file.
 
 use super::output::Output;
 use super::progress::Progress;
@@ -11,11 +11,11 @@ use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 /// Number of frames between two readings of the clock.
 const FRAMES_PER_TICK: u64 = 1024;
 
-/// Cause of an early end of a file's check.
+/// Reason why the check of a file ended early.
 enum Stop {
     /// The file is malformed.
     File(PcapError),
-    /// The output failed. The program exits.
+    /// The output failed, which ends the program.
     Output(io::Error),
 }
 
@@ -25,8 +25,8 @@ impl From<PcapError> for Stop {
     }
 }
 
-/// Names and checks each packet. The outer error is a failed output, the inner error an unreadable file. A malformed file is
-/// reported in the summary.
+/// Prints and checks each packet. The outer error is a failed output; the inner error is an unreadable file. If the file
+/// is malformed, the summary contains the error.
 pub(super) fn check<W: Write>(
     path: &Path,
     output: &mut Output<W>,
@@ -50,7 +50,7 @@ pub(super) fn check<W: Write>(
     Ok(Ok(summary))
 }
 
-/// Opens the file and returns its length, or opens standard input.
+/// Opens a file and returns its length. `-` opens standard input, whose length is unknown.
 fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin()), None));

@@ -1,8 +1,7 @@
-//! `trunkctl pcap check`: names and checks every RoCE packet of captures.
+//! `trunkctl pcap check`: names and checks every RoCE packet in captures.
 //!
-//! Controls the sequence: file by file, packet by packet, one line each, and a summary at the end.
-//! It calls the wire layer of the software device to decode packets, which also tests that layer
-//! with captured packets.
+//! Processes files one after the other, and prints a line for each packet and a summary for each file and for all files.
+//! Packets are decoded with the software device's wire layer, so this layer is also tested with captured packets.
 
 mod fields;
 mod file;
@@ -72,12 +71,11 @@ How to read a line:
   frame number, seconds since the file's first frame, addresses, opcode, destination QP, PSN,
   XRC SRQ number, payload; `ack?` asks for an acknowledgement, `!` starts what is wrong.";
 
-/// Checks the files. Errors of single files are printed and counted; the other files are still
-/// checked.
+/// Checks the files. Errors in a file are printed and counted, and the check continues with the next file.
 #[must_use]
 pub fn run(arguments: &CheckArguments) -> ExitCode {
     let stdout = io::stdout().lock();
-    // On a terminal, the printed packets show the progress. A bar would interrupt them.
+    // On a terminal, the printed packets already show the progress, and a bar would interrupt them.
     let show_progress = io::stderr().is_terminal() && (arguments.quiet || !stdout.is_terminal());
     let progress = Progress::new(show_progress);
     let mut output = Output::new(io::BufWriter::new(stdout), arguments.json, arguments.quiet);
@@ -99,7 +97,7 @@ pub fn run(arguments: &CheckArguments) -> ExitCode {
     }
 }
 
-/// The result for all files.
+/// Result for all files together.
 enum Verdict {
     Good,
     Faults,
@@ -107,7 +105,7 @@ enum Verdict {
     Unread,
 }
 
-/// Checks file by file. Returns errors of the output.
+/// Checks the files one after the other. Returns errors of the output only.
 fn check_all<W: io::Write>(
     arguments: &CheckArguments,
     output: &mut Output<W>,
@@ -122,7 +120,7 @@ fn check_all<W: io::Write>(
                 total.add(&summary);
                 read += 1;
             }
-            // Name the file here, because no other line does.
+            // No other line contains the name of this file.
             Err(error) => {
                 warn(format_args!("cannot read {}: {error}", path.display()));
                 is_unread = true;

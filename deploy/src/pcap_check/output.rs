@@ -1,4 +1,4 @@
-//! The output of results: text or JSON lines.
+//! Output of results as text or as JSON lines.
 
 use super::{FileSummary, PacketReport};
 use crate::streams::ascii;
@@ -13,7 +13,7 @@ pub(super) struct Output<W> {
     has_faults: bool,
 }
 
-/// A line of JSON: its kind, then the fields of its value.
+/// A line of JSON, which contains its kind and then the fields of its value.
 #[derive(Serialize)]
 struct Line<'a, T> {
     kind: &'static str,
@@ -42,13 +42,13 @@ impl<W: Write> Output<W> {
             return self.line("packet", Some(file), packet);
         }
         if self.quiet {
-            // Only this line names the file in this mode.
+            // In this mode, no other line contains the file's name.
             write!(self.to, "{}: ", printable(file))?;
         }
         writeln!(self.to, "{packet}")
     }
 
-    /// Prints the summary after a file's packets.
+    /// Prints the summary of a file, after its packets.
     pub(super) fn file(&mut self, summary: &FileSummary) -> io::Result<()> {
         self.has_faults |= !summary.is_good();
         match (self.json, self.quiet) {

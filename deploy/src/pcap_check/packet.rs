@@ -1,4 +1,4 @@
-//! The output for one packet.
+//! Report on one packet.
 
 use super::fields::Fields;
 use serde::Serialize;
@@ -8,11 +8,10 @@ use trunkline_roce::pcap::{Datagram, Frame};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, Mad, Opcode, Packet, WireError, icrc};
 
-/// A fault of a packet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(super) enum Fault {
-    /// The packet is too short for an ICRC.
+    /// The packet is too short to contain an ICRC.
     #[error("{0} bytes are too few for an ICRC")]
     TooShort(usize),
     /// The packet does not parse.
@@ -21,9 +20,9 @@ pub(super) enum Fault {
     /// The ICRC is wrong.
     #[error("bad ICRC: {found:#010x}, should be {expected:#010x}")]
     BadIcrc {
-        /// The packet's ICRC.
+        /// ICRC in the packet.
         found: u32,
-        /// The correct ICRC.
+        /// Correct ICRC.
         expected: u32,
     },
     /// The parsed packet is emitted as different bytes.
@@ -34,32 +33,29 @@ pub(super) enum Fault {
     DifferentMad(usize),
 }
 
-/// A packet in the format of `--json`: numbers as JSON numbers.
+/// A packet in the format of `--json`.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct PacketReport {
     /// Number of the frame in its file, from 1.
     frame: u64,
     /// Nanoseconds since 1970.
     time_ns: u64,
-    /// Nanoseconds since the file's first frame.
+    /// Nanoseconds since the first frame in the file.
     since_start_ns: u64,
-    /// Sender's address and UDP port.
+    /// Address and UDP port of the sender.
     source: String,
-    /// Receiver's address and UDP port.
+    /// Address and UDP port of the receiver.
     destination: String,
-    /// The opcode byte, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     opcode: Option<u8>,
-    /// The opcode's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     opcode_name: Option<String>,
-    /// The fields of the headers, if they parse.
+    /// Fields of the headers, if they parse.
     #[serde(flatten)]
     fields: Map<String, Value>,
-    /// The fields as text.
+    /// Fields as text.
     #[serde(skip)]
     text: String,
-    /// The faults of the packet.
     #[serde(serialize_with = "as_text")]
     pub(super) faults: Vec<Fault>,
 }
@@ -69,7 +65,7 @@ fn as_text<S: serde::Serializer>(faults: &[Fault], serializer: S) -> Result<S::O
 }
 
 impl PacketReport {
-    /// Decodes and checks one datagram. `start_ns` is the time of the file's first frame.
+    /// Decodes and checks one datagram. `start_ns` is the time of the first frame in the file.
     #[must_use]
     pub(super) fn new(frame: &Frame<'_>, datagram: &Datagram<'_>, start_ns: u64) -> Self {
         let mut report = Self {
@@ -121,7 +117,8 @@ impl PacketReport {
     }
 }
 
-/// Returns the offset of the first difference of two byte strings, or the length of the shorter one if it is a prefix.
+/// Returns the offset of the first difference between two byte strings. If one is a prefix of the other, returns the
+/// length of the shorter string.
 fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let common = one.iter().zip(other).position(|(one, other)| one != other);
     common.or_else(|| (one.len() != other.len()).then(|| one.len().min(other.len())))

@@ -1,4 +1,4 @@
-//! The summary of a file, and of all files.
+//! Summary of one file or of all files.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -6,14 +6,11 @@ use std::fmt;
 use trunkline_roce::pcap::Skip;
 use trunkline_softrdma::link::printable;
 
-/// Counts of one file.
+/// Counters for one file.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct FileSummary {
-    /// Path of the file.
     pub(super) file: String,
-    /// Number of frames.
     pub(super) frames: u64,
-    /// Number of RoCE packets.
     pub(super) packets: u64,
     /// Number of RoCE packets with faults.
     pub(super) faulty: u64,
@@ -21,7 +18,7 @@ pub(super) struct FileSummary {
     pub(super) other_udp: u64,
     /// Frames without a UDP datagram, by cause.
     pub(super) skipped: BTreeMap<&'static str, u64>,
-    /// The error that ended the reading, if any.
+    /// Error that ended the reading, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
 }
@@ -31,7 +28,7 @@ impl FileSummary {
         Self { file, frames: 0, packets: 0, faulty: 0, other_udp: 0, skipped: BTreeMap::new(), error: None }
     }
 
-    /// Returns true if the file and its packets have no fault.
+    /// Returns true if neither the file nor its packets have faults.
     #[must_use]
     pub(super) const fn is_good(&self) -> bool {
         self.faulty == 0 && self.error.is_none()

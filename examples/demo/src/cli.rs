@@ -1,4 +1,4 @@
-//! The command line, and the settings of both halves' nodes.
+//! Command line, and settings of the nodes on both sides.
 
 use crate::failure::Failure;
 use clap::{Args, Parser, Subcommand};
@@ -24,12 +24,12 @@ Exit status: 0 when everything was fetched and nothing differed, 1 otherwise, 2 
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) demo: Demo,
-    /// Run one half only; without a subcommand both are started.
+    /// Run one side only; without a subcommand, both are started.
     #[command(subcommand)]
     pub(crate) half: Option<Half>,
 }
 
-// Options of both halves. A doc comment would replace the description of the program.
+// Options of both sides. A doc comment here would replace the description of the program.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Demo {
     /// Directory to serve [default: this checkout, without target and .git].
@@ -78,7 +78,7 @@ pub(crate) struct Demo {
     pub(crate) device: DeviceFlags,
 }
 
-/// One half of the demo.
+/// One side of the demo.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Half {
     /// Serve the tree until SIGTERM or Ctrl-C.
@@ -92,12 +92,12 @@ pub(crate) enum Half {
 }
 
 impl Demo {
-    /// Returns the builder of a node at `address`, with the pollers and faults of the command line.
+    /// Returns a builder for a node at `address`, with the pollers and faults given on the command line.
     pub(crate) fn node(&self, address: IpAddr) -> Result<NodeBuilder, Failure> {
         let builder = Node::builder()
             .listen(SocketAddr::new(address, 0))
             .pollers(self.pollers)
-            // The grace period is shorter than the supervisor's wait for the end of the process.
+            // The grace period is shorter than the time for which the supervisor waits for the process to end.
             .grace(Duration::from_secs(1))
             .allow_unauthenticated(self.allow_unauthenticated)
             .device_flags(&self.device);
@@ -107,8 +107,8 @@ impl Demo {
         }
     }
 
-    /// Returns the tree's root directory. The default is the checkout when run by cargo, and otherwise the working
-    /// directory.
+    /// Returns the root directory of the tree. The default is the checkout if cargo runs the demo, and otherwise the
+    /// working directory.
     pub(crate) fn root(&self) -> PathBuf {
         let checkout = || {
             std::env::var_os("CARGO_MANIFEST_DIR")
@@ -117,7 +117,7 @@ impl Demo {
         self.tree.clone().unwrap_or_else(checkout)
     }
 
-    /// Returns the faults in the format of `TRUNKLINE_FAULTS`; `None` without faults.
+    /// Returns the faults in the format of `TRUNKLINE_FAULTS`, or `None` if there are none.
     pub(crate) fn faults(&self) -> Option<String> {
         let parts = [
             ("drop", self.drop),
@@ -143,7 +143,7 @@ fn share(text: &str) -> Result<f64, String> {
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(format!("{value} is not between 0 and 1")) }
 }
 
-/// Parses an address that a peer can connect to. Rejects unspecified and link-local addresses.
+/// Parses an address to which a peer can connect. Rejects unspecified and link-local addresses.
 fn one_address(text: &str) -> Result<IpAddr, String> {
     let alone = text.split_once('%').map_or(text, |(address, _interface)| address);
     if alone.parse::<Ipv6Addr>().is_ok_and(|address| address.is_unicast_link_local()) {

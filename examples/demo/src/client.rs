@@ -1,4 +1,4 @@
-//! The client half, which fetches the tree, compares it with the disk, makes small calls and prints a report.
+//! Client side: fetches the tree, compares it with the disk, makes small calls and prints a report.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -21,13 +21,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use trunkline::{Node, block_on};
 
-/// Number of files fetched concurrently.
+/// Number of files that are fetched concurrently.
 const FETCHERS: usize = 4;
 
-/// Runs the client against the server at `server`.
 pub(crate) fn run(demo: &Demo, server: SocketAddr, stop: &Stop) -> Result<u8, Failure> {
     if let Some(path) = &demo.json {
-        // Fail before the work, not after it, if the report cannot be written.
+        // Check before the work starts that the report can be written.
         File::options().append(true).create(true).open(path).map_err(Failure::file(path))?;
     }
     let node = demo.node(demo.client_address)?.start().map_err(|error| Failure::Start(error.to_string()))?;
@@ -78,7 +77,7 @@ fn list(client: &TreeClient) -> Result<Vec<Entry>, Failure> {
     }
 }
 
-/// Totals of the fetch.
+/// Totals over all fetched files.
 #[derive(Debug, Default)]
 struct Fetched {
     bytes: u64,
@@ -146,8 +145,8 @@ fn digest_of(path: &Path) -> io::Result<Digest> {
     }
 }
 
-/// Returns the path of a listed file on this side's disk. The listing comes from a peer, so a path that
-/// leaves `root` is rejected.
+/// Returns the path of a listed file on this side's disk. Rejects a path that leaves `root`, because the listing comes
+/// from a peer.
 fn below(root: &Path, path: &[u8]) -> Result<std::path::PathBuf, Failure> {
     let path = Path::new(OsStr::from_bytes(path));
     if path.components().all(|part| matches!(part, Component::Normal(_))) {

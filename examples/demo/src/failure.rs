@@ -1,15 +1,15 @@
-//! The reasons why the demo ends without a report.
+//! Errors that end the demo without a report.
 
 use std::io;
 use trunkline::Status;
 
-/// The reason why the demo ended without a report.
+/// Error that ends the demo without a report.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// An operating system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// A file or directory could not be used.
+    /// A file or directory cannot be used.
     #[error("{path}: {cause}")]
     File {
         /// Path of the file or directory.
@@ -17,10 +17,10 @@ pub(crate) enum Failure {
         /// Error of the operating system.
         cause: io::Error,
     },
-    /// The node could not start.
+    /// The node cannot start.
     #[error("the node could not start: {0}")]
     Start(String),
-    /// A call ended with an error.
+    /// A call failed.
     #[error("{what}: {status}")]
     Call {
         /// Purpose of the call.
@@ -28,10 +28,10 @@ pub(crate) enum Failure {
         /// Status of the call.
         status: Status,
     },
-    /// The server process exited before it listened, and printed the reason.
+    /// The server process exited before it listened, after printing the reason.
     #[error("the server did not start")]
     NoServer,
-    /// A small call returned another number than its argument.
+    /// A small call returned a number different from its argument.
     #[error("a small call was answered wrongly")]
     WrongAnswer,
     /// A signal ended the demo.
@@ -40,12 +40,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns a closure for `map_err` that adds the purpose of the call.
+    /// Returns a closure for `map_err` that adds the purpose of the call to a status.
     pub(crate) fn call(what: &'static str) -> impl Fn(Status) -> Self {
         move |status| Self::Call { what, status }
     }
 
-    /// Returns a closure for `map_err` that adds the path of the file.
+    /// Returns a closure for `map_err` that adds the path of the file to an error.
     pub(crate) fn file(path: &std::path::Path) -> impl Fn(io::Error) -> Self {
         move |cause| Self::File { path: path.display().to_string(), cause }
     }

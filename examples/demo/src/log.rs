@@ -1,4 +1,4 @@
-//! The demo's log on standard error, and `TRUNKLINE_LOG`, which selects its content.
+//! Log of the demo on standard error, filtered by `TRUNKLINE_LOG`.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -7,14 +7,14 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Advice on the values of one part of `TRUNKLINE_LOG`.
+/// Remedy for an invalid part of `TRUNKLINE_LOG`.
 const REMEDY: &str = "give off, error, warn, info, debug or trace, or such a level for a crate, as in \
                       trunkline_transport=debug, or several of them with commas in between";
 
-/// Logs warnings, or the selection of `TRUNKLINE_LOG`, such as `info` or `trunkline_transport=debug`.
+/// Logs warnings, or the events that `TRUNKLINE_LOG` selects, such as `info` or `trunkline_transport=debug`.
 ///
 /// # Errors
-/// Returns a text that names the invalid part and the remedy.
+/// Returns a message that contains the invalid part and the remedy.
 pub(crate) fn to_stderr() -> Result<(), String> {
     let filter = filter(std::env::var_os("TRUNKLINE_LOG"))?;
     let lines =
@@ -23,12 +23,13 @@ pub(crate) fn to_stderr() -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a line to standard error. A failed write is ignored, because the exit status has the result; `eprintln!` panics.
+/// Writes a line to standard error. A write error is ignored, because the exit status reports the result. `eprintln!`
+/// would panic.
 pub(crate) fn line(text: impl Display) {
     let _unwritten = writeln!(io::stderr(), "{text}");
 }
 
-/// Parses a selection. The parser of `Targets` takes any word that is not a level for the name of a target.
+/// Parses the filter. The parser of `Targets` treats every word other than a level as the name of a target.
 fn filter(value: Option<OsString>) -> Result<Targets, String> {
     let Some(value) = value.filter(|value| !value.is_empty()) else {
         return Ok(Targets::new().with_default(LevelFilter::WARN));
@@ -38,7 +39,7 @@ fn filter(value: Option<OsString>) -> Result<Targets, String> {
     text.split(',').map(str::trim).try_fold(Targets::new(), |filter, part| {
         let bad = || format!("invalid part {part:?}; {REMEDY}");
         let level_of = |text: &str| match text {
-            // The parser of levels accepts an empty text.
+            // The parser of levels accepts an empty string.
             "" => Err(bad()),
             text => text.parse::<LevelFilter>().map_err(|_| bad()),
         };

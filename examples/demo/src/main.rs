@@ -1,7 +1,7 @@
-//! `cargo demo`: Trunkline's main job in one command.
+//! `cargo demo`: shows the main use of Trunkline in one command.
 //!
-//! Without a subcommand this program starts itself twice, as the server and as the client; each
-//! half can also be started by hand.
+//! Without a subcommand, the program starts itself twice, as the server and as the client. Each side can also be started
+//! separately.
 
 mod cli;
 mod client;

@@ -1,31 +1,30 @@
-//! Progress bars on a terminal, otherwise one line per phase.
+//! Progress bars on a terminal, or one line per phase otherwise.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal as _, Write as _};
 
-/// The progress bar of one phase.
+/// Progress bar of one phase.
 pub(crate) struct Progress {
     bar: ProgressBar,
     name: &'static str,
 }
 
 impl Progress {
-    /// Creates the bar of a phase that is counted in bytes.
+    /// Creates the bar of a phase that counts bytes.
     pub(crate) fn bytes(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {bytes}/{total_bytes} {bytes_per_sec} eta {eta}")
     }
 
-    /// Creates the bar of a phase that is counted in calls.
+    /// Creates the bar of a phase that counts calls.
     pub(crate) fn calls(name: &'static str, total: u64) -> Self {
         Self::new(name, total, "{msg:9} {bar:32} {pos}/{len} {per_sec} eta {eta}")
     }
 
-    /// Advances the bar by `more`.
     pub(crate) fn add(&self, more: u64) {
         self.bar.inc(more);
     }
 
-    /// Ends the phase after success.
+    /// Ends the bar after a successful phase.
     pub(crate) fn done(self) {
         self.bar.finish_and_clear();
         if !std::io::stderr().is_terminal() {

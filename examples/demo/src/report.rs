@@ -1,4 +1,4 @@
-//! The demo's report, as text and as JSON.
+//! Report of the demo, as text and as JSON.
 
 use crate::service::Wire;
 use hdrhistogram::Histogram;
@@ -7,22 +7,21 @@ use std::fmt;
 use std::time::Duration;
 use trunkline::{NodeReport, PathReport};
 
-/// The report, built from the measurements of both halves.
+/// Report on the measurements of both sides.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) node: NodeReport,
     pub(crate) files: u64,
     /// Total size of the files in bytes.
     pub(crate) bytes: u64,
-    /// Files whose SHA-256 differs from the SHA-256 of the file on disk.
+    /// Number of files whose SHA-256 differs from the SHA-256 of the file on disk.
     pub(crate) mismatches: u64,
     /// Time to fetch all files.
     pub(crate) fetch: Duration,
-    /// Latencies of the small calls in nanoseconds.
+    /// Latencies of the small calls, in nanoseconds.
     pub(crate) latencies: Histogram<u64>,
-    /// Total time of the small calls.
     pub(crate) called: Duration,
-    /// Number of small calls in flight at once.
+    /// Number of concurrent small calls.
     pub(crate) in_flight: u32,
     /// Number of pollers on each side.
     pub(crate) pollers: u16,
@@ -37,7 +36,7 @@ impl Report {
         self.latencies.len() as f64 / self.called.as_secs_f64()
     }
 
-    /// Returns the numbers of RNR NAKs and retransmitted packets on both sides.
+    /// Returns the total numbers of RNR NAKs and of retransmitted packets on both sides.
     fn wire(&self) -> [u64; 2] {
         [self.node.rnr + self.wire.rnr, self.node.retransmits + self.wire.retransmits]
     }
@@ -46,12 +45,12 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let (node, [rnr, retransmits]) = (&self.node, self.wire());
         let quantile = |share| self.latencies.value_at_quantile(share);
-        // One entry for all QPs of the client's node with the same path and remote address.
+        // One entry represents all QPs of the client's node with the same path and remote address.
         let paths = node.paths.iter().map(|path| {
             let PathReport { address, path, why, qps, .. } = path;
             json!({ "address": address.to_string(), "path": path, "why": why, "qps": qps })
         });
-        // One entry for each pair of a client poller, which owns the trunk, and a server poller.
+        // One entry represents a client poller, which owns the trunk, and a server poller.
         let messages = node.traffic.iter().map(|lane| {
             let (trunk, to_poller) = (lane.local.0, lane.remote.0);
             json!({ "trunk": trunk, "to_poller": to_poller, "sent": lane.sent, "received": lane.received })
@@ -83,7 +82,7 @@ impl Report {
             "srqs": node.srqs,
             "rnr": rnr,
             "retransmits": retransmits,
-            // True if the client's pollers outnumbered the CPUs that they may use.
+            // True if the client has more pollers than CPUs that they may use.
             "oversubscribed": node.oversubscribed,
             "faults": self.faults,
             "messages": messages.collect::<Vec<_>>(),

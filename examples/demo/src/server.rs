@@ -1,4 +1,4 @@
-//! The server half, which serves the tree.
+//! Server side, which serves the tree.
 
 use crate::cli::Demo;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use trunkline::{Bytes, Node, Status};
 
-/// Total length of paths, in bytes, after which a page of [`crate::service::Tree::list`] ends.
+/// Total length of paths, in bytes, at which a page of [`crate::service::Tree::list`] ends.
 const LIST_BYTES: usize = 8 << 10;
 
 /// Serves the tree until a stop is requested.
@@ -35,7 +35,7 @@ pub(crate) fn run(demo: &Demo, stop: &Stop) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Handles calls; each poller has its own clone.
+/// Handler of the calls. Each poller has a separate clone.
 #[derive(Debug, Clone)]
 struct Handler {
     tree: Arc<Tree>,
@@ -59,7 +59,7 @@ impl crate::service::Tree for Handler {
             return Err(Status::invalid_argument(format!("at most {PIECE} bytes in one read")));
         }
         let tree = self.tree.clone();
-        // A disk may be slow, and this poller has other calls, so a thread pool reads the file.
+        // Reading from a disk may be slow, so a thread pool reads the file while the poller handles other calls.
         match blocking::unblock(move || tree.read(file, offset, length)).await {
             Some(Ok(bytes)) => Ok(bytes.into()),
             Some(Err(error)) => Err(Status::internal(format!("file {file}: {error}"))),

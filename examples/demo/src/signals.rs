@@ -1,5 +1,5 @@
-//! The stop flag. It is set by SIGTERM, by Ctrl-C and, in a half started by the supervisor, at the end of standard
-//! input.
+//! Stop flag, which is set by SIGTERM or Ctrl-C. In a process started by the supervisor, the end of standard input also
+//! sets it.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -7,16 +7,14 @@ use std::io::Read as _;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The reason to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// SIGTERM or SIGINT.
     Signal,
-    /// The supervisor closed the pipe, or died.
+    /// The supervisor closed the pipe or died.
     Supervisor,
 }
 
-/// A flag that is set once, with the reason, and on which threads can wait.
+/// A flag that is set once, with a reason. Threads can wait for it.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<(Mutex<Option<Why>>, Condvar)>);
 
@@ -34,7 +32,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Sets the flag at the end of standard input, too.
+    /// Sets the flag at the end of standard input.
     pub(crate) fn at_end_of_input(&self) -> std::io::Result<()> {
         let setter = self.clone();
         std::thread::Builder::new().name("stdin".into()).spawn(move || {
@@ -45,7 +43,7 @@ impl Stop {
         Ok(())
     }
 
-    /// Waits until the flag is set, for at most `limit`.
+    /// Waits until the flag is set, for at most `limit`. Returns the reason, if the flag is set.
     pub(crate) fn wait(&self, limit: Duration) -> Option<Why> {
         let (why, changed) = &*self.0;
         let guard = why.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +53,6 @@ impl Stop {
         *guard
     }
 
-    /// Returns true if the flag is set.
     pub(crate) fn asked(&self) -> bool {
         self.0.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }

@@ -1,7 +1,7 @@
-//! Starts the two halves as separate processes and ends them together.
+//! Starts both sides as separate processes and ends them together.
 //!
-//! The server prints its address in one line on standard output. The standard input of both halves is a pipe from this
-//! process. When this process ends for any reason, they read end-of-file and stop.
+//! The server prints its address as one line on standard output. The standard input of both sides is a pipe from this
+//! process. When this process ends for any reason, both read end-of-file and stop.
 
 use crate::failure::Failure;
 use crate::log;
@@ -12,10 +12,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time for a half to exit after a request, before it is killed.
+/// Time limit for a process to exit on request, after which it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Runs both halves with this process's own arguments and returns the exit status.
+/// Runs both sides with the arguments of this process, and returns the exit status.
 pub(crate) fn run(stop: &Stop) -> Result<u8, Failure> {
     let mut server = Half::start("server", &[])?;
     let address = server.listening(stop)?;
@@ -64,7 +64,7 @@ fn wait_for_either(server: &mut Half, client: &mut Half, stop: &Stop) -> Result<
     }
 }
 
-/// A child process, killed on drop if it still runs.
+/// A child process, which is killed on drop if it is still running.
 struct Half(Child);
 
 impl Half {
@@ -80,8 +80,8 @@ impl Half {
         Ok(Self(child))
     }
 
-    /// Reads the server's address. The server prints it once its device is open, so a failure to open
-    /// the device is known by then.
+    /// Reads the address of the server. The server prints it when its device is open, so a failure to open the device is
+    /// detected here.
     fn listening(&mut self, stop: &Stop) -> Result<SocketAddr, Failure> {
         let mut line = String::new();
         let stdout = self.0.stdout.take().ok_or(Failure::NoServer)?;
@@ -95,13 +95,13 @@ impl Half {
             .ok_or(Failure::NoServer)
     }
 
-    /// Requests the end of the process, and waits for it.
+    /// Requests the process to stop, and waits until it has exited.
     fn end(&mut self) -> Result<(), Failure> {
         drop(self.0.stdin.take());
         self.finish(GRACE)
     }
 
-    /// Waits for the process to end, and kills it after `grace`.
+    /// Waits until the process has exited, and kills it after `grace`.
     fn finish(&mut self, grace: Duration) -> Result<(), Failure> {
         let give_up = Instant::now() + grace;
         while self.0.try_wait()?.is_none() {
@@ -119,7 +119,7 @@ impl Half {
 
 impl Drop for Half {
     fn drop(&mut self) {
-        // Errors are ignored. After success the process has already exited, and after a failure it is killed here.
+        // Errors are ignored. After success, the process has already exited. After a failure, it is killed here.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

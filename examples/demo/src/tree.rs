@@ -1,6 +1,7 @@
-//! The files of the served directory tree, and their contents.
+//! Files of the served directory tree, and their contents.
 //!
-//! A client identifies a file by its position in the listing, never by a path, so files outside of the tree are inaccessible.
+//! A client identifies a file by its position in the listing and never by a path, so files outside the tree are
+//! inaccessible.
 
 use crate::service::Entry;
 use std::ffi::OsStr;
@@ -10,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Directories to skip when the tree is the checkout itself.
+/// Directories that are skipped if the tree is the checkout itself.
 pub(crate) const CHECKOUT_SKIPS: &[&str] = &["target", ".git"];
 
 /// The regular files below a directory, sorted by path.
@@ -21,8 +22,8 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Walks `root`, without the top-level directories named in `skips`. Skips links and special files, because a link could
-    /// lead out of the tree.
+    /// Walks `root`, except the top-level directories named in `skips`. Links and special files are also skipped, because
+    /// a link could lead out of the tree.
     pub(crate) fn walk(root: &Path, skips: &[&str]) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let mut files = Vec::new();
@@ -46,12 +47,12 @@ impl Tree {
         Ok(Self { root, files })
     }
 
-    /// Returns the files. A file's number is its index.
+    /// Returns the files. The number of a file is its index.
     pub(crate) fn files(&self) -> &[Entry] {
         &self.files
     }
 
-    /// Reads up to `length` bytes of a file, from `offset`; fewer at the end of the file. Returns `None` if
+    /// Reads up to `length` bytes of a file, starting at `offset`. Reads fewer at the end of the file. Returns `None` if
     /// no file has this number.
     pub(crate) fn read(&self, file: u32, offset: u64, length: u32) -> Option<io::Result<Vec<u8>>> {
         let entry = self.files.get(usize::try_from(file).ok()?)?;

@@ -1,14 +1,14 @@
-//! Runs the demo like a user, undisturbed and with either half killed or stopped.
+//! Runs the demo as a user does, undisturbed and with either side killed or stopped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// Time limit of each wait, for a loaded machine. The simulation requires deaths to be detected within 3 s.
+/// Time limit of each wait on a loaded machine. The simulation checks that deaths are detected within 3 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory with a small tree; removed when the scene is dropped.
+/// A directory with a small tree, removed on drop.
 struct Scene {
     root: Folder,
     addresses: [String; 2],
@@ -17,7 +17,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Creates a scene with one address for both halves.
+    /// Creates a scene in which both sides have the same address.
     fn new() -> Self {
         let root = Folder::new().expect("a directory");
         std::fs::create_dir_all(root.join("tree/below")).expect("a directory");
@@ -30,7 +30,7 @@ impl Scene {
         Self { root, addresses: [fresh_ip().to_string(), fresh_ip().to_string()], apart: false }
     }
 
-    /// Creates a scene with two addresses.
+    /// Creates a scene in which each side has a separate address.
     fn apart() -> Self {
         let mut scene = Self::new();
         scene.apart = true;
@@ -41,7 +41,7 @@ impl Scene {
         self.root.join(name)
     }
 
-    /// Returns the command of the demo with this scene's tree and addresses, and `more` arguments.
+    /// Returns the command that runs the demo with this scene's tree and addresses and the arguments `more`.
     fn command(&self, more: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline-demo"));
         command
@@ -54,12 +54,10 @@ impl Scene {
         command
     }
 
-    /// Starts the whole demo.
     fn demo(&self, more: &[&str]) -> Process {
         Process::start_program("the demo", &mut self.command(more)).expect("it starts")
     }
 
-    /// Starts the server half.
     fn server(&self) -> Server {
         let mut command = self.command(&["server"]);
         let process = Process::start_program("the server", &mut command).expect("it starts");
@@ -68,7 +66,6 @@ impl Scene {
         Server { process, address }
     }
 
-    /// Starts the client half.
     fn client(&self, server: &Server, calls: u64) -> Process {
         let calls = calls.to_string();
         let mut command = self.command(&["--calls", &calls, "client", "--server", &server.address]);
@@ -80,14 +77,13 @@ fn path_text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are text")
 }
 
-/// A running server half.
 struct Server {
     process: Process,
-    /// Address on which it listens.
+    /// Address on which the server listens.
     address: String,
 }
 
-/// Returns the exit code of a process that ends within a time.
+/// Returns the exit code of a process if it exits within the given time.
 fn exit_code(process: &mut Process, within: Duration) -> Option<i32> {
     process.wait(within).and_then(|status| status.code())
 }
@@ -108,8 +104,8 @@ mod tests {
         serde_json::from_slice(&std::fs::read(&json).expect("a report")).expect("JSON")
     }
 
-    /// Returns true on NICs. The drop-in libraries count as NICs: they are used with the feature `rdma-core`, and with
-    /// `LD_LIBRARY_PATH` and `TRUNKLINE_PROVIDER=require` in the environment.
+    /// Returns true if the test uses NICs. The drop-in libraries count as NICs. They are used with the feature
+    /// `rdma-core`, and with `LD_LIBRARY_PATH` and `TRUNKLINE_PROVIDER=require` in the environment.
     fn on_nic() -> bool {
         std::env::var("TRUNKLINE_PROVIDER").is_ok_and(|provider| provider == "require")
     }
@@ -159,8 +155,8 @@ mod tests {
         each_poller_calls_its_counterpart(&report, 2);
     }
 
-    /// Checks that each trunk has lanes to all pollers of the server, and that its calls use the lane to the poller
-    /// with the same index.
+    /// Checks that each trunk has lanes to all pollers of the server, and that its calls use the lane to the poller with
+    /// the same index.
     fn each_poller_calls_its_counterpart(report: &Value, pollers: usize) {
         let ways = report["messages"].as_array().expect("a table");
         assert_eq!(ways.len(), pollers * pollers);
@@ -196,14 +192,14 @@ mod tests {
         demo.find(PATIENCE, |line| line.contains("files done")).expect("it got to the calls");
         demo.signal(Signal::SIGTERM);
         assert_eq!(exit_code(&mut demo, PATIENCE), Some(1));
-        // The halves have ended; otherwise their addresses would still be in use.
+        // Both sides have ended; otherwise their addresses would still be in use.
         check(&run(&scene, &["--calls", "100"]), 100);
     }
 
-    /// Number of calls that cannot complete before a half is killed or stopped.
+    /// Number of calls that is too high to complete before a side is killed or stopped.
     const ENDLESS: u64 = 1_000_000_000;
 
-    /// Starts a server, and a client in the middle of its calls.
+    /// Starts a server, and a client that is making calls.
     fn running(scene: &Scene) -> (Server, Process) {
         let server = scene.server();
         let mut client = scene.client(&server, ENDLESS);
@@ -219,8 +215,8 @@ mod tests {
         line.contains("stopped answering")
     }
 
-    /// Returns true if a line reports a dead peer. The device on the same host closes the connections of a dead
-    /// process, so the line may also report a normal end.
+    /// Returns true if a line reports a dead peer. On the same host, the device closes the connections of a dead process,
+    /// so the line may also report a normal end.
     fn names_the_dead(line: &str) -> bool {
         names_the_peer(line) || line.contains("closed the session") || line.contains("ended the session")
     }
@@ -270,7 +266,7 @@ mod tests {
         client.signal(Signal::SIGSTOP);
         server.process.find(PATIENCE, names_the_peer).expect("it is reported");
         client.signal(Signal::SIGCONT);
-        // A call in flight at the time of the stop fails. Without one, the next call opens a new session.
+        // A call that is in flight at the stop fails. If no call is in flight, the next call opens a new session.
         let came = client.find(PATIENCE, |line| is_unavailable(line) || line.contains("session up"));
         if is_unavailable(&came.expect("the client learns that its session is over")) {
             assert_eq!(exit_code(&mut client, PATIENCE), Some(1));

@@ -1,4 +1,4 @@
-//! The service that `feed-serve` offers and `feed` calls.
+//! The service offered by `feed-serve` and called by `feed`.
 
 use serde::{Deserialize, Serialize};
 use trunkline::{Bytes, Status, Stream, Streaming};
@@ -12,7 +12,7 @@ pub struct Event {
     pub text: String,
 }
 
-/// A file that was received.
+/// Summary of a received file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// Size of the file in bytes.
@@ -21,7 +21,7 @@ pub struct Summary {
     pub chunks: u64,
 }
 
-/// Totals of one topic.
+/// Totals for one topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     /// Name of the topic.
@@ -35,20 +35,20 @@ pub struct Total {
 /// A feed of events.
 #[trunkline::service(name = "trunkline.example.Feed", version = 1)]
 pub trait Feed {
-    /// Streams the events whose topic has a prefix, from now on.
+    /// Streams new events whose topic begins with a prefix.
     async fn watch(&self, prefix: String) -> Result<impl Stream<Item = Result<Event, Status>>, Status>;
 
-    /// Publishes events. Returns the number of events.
+    /// Publishes events. Returns their number.
     async fn publish(&self, events: Streaming<Event>) -> Result<u64, Status>;
 
-    /// Publishes one event. The server sends no reply, and the call ends when the event is in the server's memory.
+    /// Publishes one event. There is no reply: the call ends when the event is in the server's memory.
     #[oneway]
     async fn emit(&self, event: Event);
 
-    /// Returns the totals so far, by topic.
+    /// Returns the totals of all topics.
     async fn totals(&self) -> Result<Vec<Total>, Status>;
 
-    /// Takes a file, and streams the number of received bytes after each chunk.
+    /// Receives a file, and streams a summary of the received bytes after each chunk.
     async fn upload(
         &self,
         name: String,

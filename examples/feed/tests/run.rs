@@ -1,13 +1,13 @@
 //! Runs the two programs as the README does.
 //!
-//! The test runs in real time, because the programs are processes.
+//! Runs in real time, because the programs are separate processes.
 
 use std::net::Ipv4Addr;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Process, fresh_ip, run};
 
-/// A running server, at an address used only by the server and its clients.
+/// A running server at an address used only by the server and its clients.
 struct Server {
     process: Process,
     address: String,
@@ -27,13 +27,12 @@ impl Server {
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_feed"));
         command.args(["--server", &self.address, "--address", &self.ip.to_string()]);
-        // The time limit suits a loaded machine.
+        // The time limit is long enough for a loaded machine.
         command.args(["--timeout-ms", "60000"]).args(args);
         command
     }
 
-    /// Waits up to a minute until `totals` prints `wanted`, because a one-way call ends before its handler has
-    /// run.
+    /// Waits up to a minute until `totals` prints `wanted`. A one-way call ends before its handler has run.
     fn wait_for_totals(&self, wanted: &str) {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -67,7 +66,7 @@ mod tests {
         assert_eq!(watcher.line().expect("it watches"), "watching");
         let lines: String = (0..2000).map(|number| format!("event {number}\n")).collect();
         assert_eq!(printed(&server.run(&["publish", "mill"], b"turns\n")), "published 1\n");
-        // Wait for each block at the watcher, so that the watcher is not dropped as too slow.
+        // Wait until each block has reached the watcher, so that the watcher is not dropped as too slow.
         for block in lines.lines().collect::<Vec<_>>().chunks(500) {
             let text = block.join("\n") + "\n";
             assert_eq!(printed(&server.run(&["publish", "lamp/east"], text.as_bytes())), "published 500\n");

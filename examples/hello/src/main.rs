@@ -1,4 +1,4 @@
-//! The program in `README.md`, with a service, a server and a call.
+//! The program in `README.md`: a service, a server and a call.
 
 #![allow(missing_docs, unreachable_pub, reason = "a user's program")]
 
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 mod tests {
     #[test]
     fn program_runs() {
-        // All programs share the address, and another user may hold the device's port there.
+        // All programs use the same address, and another user may have bound the device's port at this address.
         if let Err(error) = super::main() {
             assert!(error.to_string().contains("4791"), "{error}");
             println!("SKIPPED program_runs: {error}");

@@ -1,4 +1,4 @@
-//! Runs the commands of the book's second tutorial and compares what they print.
+//! Runs the commands in the book's second tutorial and compares their output.
 
 use std::io::{BufRead as _, BufReader, PipeReader, PipeWriter, pipe};
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use trunkline_testkit::fresh_ip;
 
 const PAGE: &str = include_str!("../../../docs/book/src/start/second-service.md");
 
-/// The servers that a page starts with `&`, killed at the end of the test.
+/// Servers that a page starts with `&`, killed at the end of the test.
 struct Jobs(Vec<Child>);
 
 impl Jobs {
@@ -27,7 +27,7 @@ impl Drop for Jobs {
     }
 }
 
-/// Returns the contents of the page's code blocks of one kind.
+/// Returns the contents of the page's code blocks with one language tag.
 fn blocks<'a>(page: &'a str, kind: &str) -> Vec<&'a str> {
     let start = format!("```{kind}\n");
     let blocks = page.split(&start).skip(1);
@@ -68,7 +68,7 @@ fn run(session: &str, ip: Ipv4Addr, jobs: &mut Jobs, output: &PipeWriter) -> Str
     printed
 }
 
-/// Returns the lines that arrive in the pipe.
+/// Returns a channel with the lines that are written to the pipe.
 fn lines(reader: PipeReader) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
@@ -91,7 +91,7 @@ mod tests {
         }
         let lines = lines(reader);
         for expected in blocks(PAGE, "text").concat().lines() {
-            // The last line may follow the customer's end.
+            // The last line may arrive after the customer has exited.
             assert_eq!(lines.recv_timeout(Duration::from_secs(60)).as_deref(), Ok(expected));
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use trunkline_testkit::{Process, fresh_ip, parse_scrape, run};
 
-/// A running server at an address that only its clients share.
+/// A running server at an address used only by the server and its clients.
 struct Server {
     process: Process,
     address: String,
@@ -27,13 +27,13 @@ impl Server {
     fn client(&self, args: &[&str], input: &[u8]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kv-client"));
         command.args(["--server", &self.address, "--address", &self.ip.to_string()]);
-        // The time limit suits a loaded machine.
+        // The time limit is long enough for a loaded machine.
         command.args(["--timeout-ms", "60000"]).args(args);
         run(&mut command, input).expect("the client runs")
     }
 }
 
-/// Sends a request of HTTP, and returns the head and the body of the answer.
+/// Sends an HTTP request, and returns the head and the body of the response.
 fn request(to: &str, text: &str) -> (String, String) {
     let mut server = TcpStream::connect(to).expect("it listens");
     server.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn scrape_has_calls_and_each_line_parses() {
+    fn scrape_contains_calls_and_each_line_parses() {
         let mut server = Server::start();
         let url = server.process.after("metrics http://").expect("the address for scrapes");
         let metrics = url.strip_suffix("/metrics").expect("a path");

@@ -1,4 +1,4 @@
-//! Campaigns: many runs on all CPUs, and their summary.
+//! Campaigns, which execute many runs on all CPUs and summarise them.
 
 pub(crate) mod mutants;
 pub(crate) mod report;
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Minimum number of runs for which the coverage of a campaign is checked.
 const ENOUGH_RUNS: u64 = 200;
-/// Minimum averages per run.
+/// Minimum average numbers per run.
 const LEAST: [(&str, f64); 3] = [("nodes", 2.0), ("calls", 300.0), ("faults", 10.0)];
-/// Interval between progress lines if there is no progress bar.
+/// Interval between progress lines, which are printed if there is no progress bar.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 /// Minimum share of runs in which each kind of event must occur.
 const LEAST_SHARE: f64 = 0.02;
@@ -32,10 +32,9 @@ pub(crate) struct Failure {
     pub(crate) why: String,
 }
 
-/// Summary of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// First seed. The others follow consecutively.
+    /// First seed. The other seeds follow consecutively.
     pub(crate) first: u64,
     /// Numbers of pollers that override the numbers drawn from the seeds.
     pub(crate) pollers: Option<Pollers>,
@@ -50,7 +49,7 @@ pub(crate) struct Summary {
     pub(crate) took: Duration,
     /// Number of events of each kind, and number of runs with at least one such event.
     pub(crate) kinds: Vec<(u64, u64)>,
-    /// Failed runs, by seed.
+    /// Failed runs in the order of their seeds.
     pub(crate) failures: Vec<Failure>,
 }
 
@@ -117,13 +116,13 @@ pub(crate) fn run_one(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outc
     })
 }
 
-/// Flag set by SIGINT and SIGTERM. Once it is set, the campaign starts no further runs and reports the finished runs. A
-/// second signal ends the program at once. Clones share the flag.
+/// Flag set by SIGINT and SIGTERM. Once it is set, the campaign starts no further runs and reports the finished ones. A
+/// second signal ends the program immediately. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicUsize>);
 
 impl Interrupt {
-    /// Creates a flag that is set by either signal.
+    /// Creates a flag that both signals set.
     pub(crate) fn on_signals() -> io::Result<Self> {
         let (number, again) = (Arc::default(), Arc::new(AtomicBool::new(false)));
         for (signal, code) in [(SIGINT, 2_u8), (SIGTERM, 15)] {
@@ -148,11 +147,9 @@ impl Interrupt {
     }
 }
 
-/// Parameters of a campaign.
 #[derive(Debug, Clone)]
 pub(crate) struct CampaignPlan<'a> {
     pub(crate) first: u64,
-    /// Maximum number of runs.
     pub(crate) runs: u64,
     /// Time after which no further runs are started.
     pub(crate) time: Duration,
@@ -172,7 +169,7 @@ pub(crate) struct CampaignPlan<'a> {
 #[expect(clippy::disallowed_methods, reason = "the campaign is outside of its runs")]
 pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     let CampaignPlan { first, runs, time, jobs, keep_going, pollers, mutant, ref interrupt } = *plan;
-    // The last seed is `u64::MAX`.
+    // The largest possible seed is `u64::MAX`.
     let runs = runs.min((u64::MAX - first).saturating_add(1));
     let began = Instant::now();
     let next = AtomicU64::new(0);
@@ -218,7 +215,7 @@ pub(crate) fn campaign(plan: &CampaignPlan<'_>) -> Summary {
     summary
 }
 
-/// Prints a progress line at intervals if there is no progress bar.
+/// Prints a progress line at intervals, if there is no progress bar.
 #[expect(clippy::disallowed_methods, reason = "outside of the runs")]
 fn say(said: &Mutex<Instant>, began: Instant, done: u64, runs: u64, mutant: Option<&str>) {
     let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

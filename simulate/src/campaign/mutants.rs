@@ -1,11 +1,11 @@
-//! The deliberate faults built into the code, each of which a campaign must catch.
+//! Deliberate faults built into the code, each of which a campaign must catch.
 
 use trunkline_machine::mutants::Sealed;
 
-/// Maximum number of runs until a fault is caught.
+/// Maximum number of runs in which a fault must be caught.
 pub(crate) const MOST_RUNS: u64 = 500;
 
-/// A deliberate fault: its name in the code and its effect.
+/// A deliberate fault, as its name in the code and its effect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mutant {
     pub(crate) name: &'static str,
@@ -155,7 +155,7 @@ pub(crate) fn few() -> impl Iterator<Item = &'static Mutant> {
         .map(|name| ALL.iter().find(|mutant| mutant.name == name).expect("each name is in the list"))
 }
 
-/// Enables a fault in this thread.
+/// Enables a fault in this thread, or disables all faults.
 pub(crate) fn choose(name: Option<&str>) {
     #[cfg(feature = "mutants")]
     trunkline_machine::mutants::choose(name);
@@ -163,7 +163,8 @@ pub(crate) fn choose(name: Option<&str>) {
     let _ = name;
 }
 
-/// Returns the uses of keys in this thread since the last call. Empty if the program has no deliberate faults.
+/// Returns the uses of keys in this thread since the last call. The result is empty in programs without deliberate
+/// faults.
 pub(crate) fn take_sealed() -> Vec<Sealed> {
     #[cfg(feature = "mutants")]
     return trunkline_machine::mutants::take_sealed();
@@ -171,7 +172,7 @@ pub(crate) fn take_sealed() -> Vec<Sealed> {
     Vec::new()
 }
 
-/// Returns true if this program was built with deliberate faults.
+/// Returns true if this program is built with deliberate faults.
 pub(crate) const fn are_built_in() -> bool {
     cfg!(feature = "mutants")
 }

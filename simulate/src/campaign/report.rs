@@ -1,7 +1,7 @@
 //! Output of a campaign, as a human-readable table or as JSON.
 //!
-//! Results go to standard output; failures and progress go to standard error. With `--json`, standard output is one JSON
-//! document.
+//! Results go to standard output, and failures and progress to standard error. With `--json`, standard output consists of
+//! one JSON document.
 
 use crate::campaign::Summary;
 use crate::coverage::EventKind;

@@ -1,9 +1,9 @@
 //! An off-path attacker that forges packets of live sessions without seeing their traffic.
 //!
-//! Owns the forged packets, and checks that nodes do not send to the attacker's UDP port. The attacker copies only opcodes,
-//! QP numbers and keys from the network's datagrams, as if it had guessed them all. It must not copy PSNs and communication
-//! IDs, because they protect a session. A forged PSN is never near a live one: that would be a lucky guess, whose
-//! probability is given in docs/book/src/why/security.md.
+//! Owns the forged packets, and checks that nodes do not send to the attacker's UDP port. The attacker copies only
+//! opcodes, QP numbers and keys from the network's datagrams, as if it had guessed them. It must not copy PSNs and
+//! communication IDs, because they protect a session. A forged PSN is never near a live one: this would be a lucky guess,
+//! whose probability is given in docs/book/src/why/security.md.
 
 use super::forged::{Forged, PORT, packet_of};
 use std::collections::BTreeMap;
@@ -13,20 +13,20 @@ use trunkline_roce::wire::{Bth, QP1};
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::{Psn, RejectReason};
 
-/// Number of packet shapes kept.
+/// Maximum number of packet shapes kept.
 const KEPT: usize = 64;
-/// Distance from a live PSN within which a guess counts as lucky.
+/// Distance from a live PSN below which a guess counts as lucky.
 const LUCKY: u32 = 1 << 14;
 /// Mask for PSNs and QP numbers, which have 24 bits.
 const MASK_24: u32 = 0xff_ffff;
 const PSN: usize = 9;
 
-/// An observed datagram.
+/// Endpoints and contents of an observed datagram.
 #[derive(Debug, Clone)]
 struct Shape {
     source: SocketAddr,
     destination: SocketAddr,
-    /// The packet without its ICRC.
+    /// Packet without its ICRC.
     body: Vec<u8>,
 }
 
@@ -74,8 +74,8 @@ impl Attacker {
         self.diverted.as_deref()
     }
 
-    /// Forges a packet for a connection with a guessed PSN: a request, an acknowledgement or a READ response. Returns `None`
-    /// until a packet has been observed.
+    /// Forges a packet for a connection with a guessed PSN, which is a request, an acknowledgement or a READ response.
+    /// Returns `None` if no packet has been observed.
     pub(crate) fn packet(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let bth = Bth::parse(&shape.body).ok()?;
@@ -86,13 +86,13 @@ impl Attacker {
         Some(Forged::packet(self.source_of(&shape), shape.destination, body))
     }
 
-    /// Returns an address of another user of the host, or of another host that claims port 4791.
+    /// Returns the address of another user on the host, or of another host that claims port 4791.
     fn source_of(&mut self, shape: &Shape) -> SocketAddr {
         let port = if self.random.bool() { PORT } else { shape.source.port() };
         SocketAddr::new(shape.source.ip(), port)
     }
 
-    /// Forges a connection manager message with guessed IDs. Returns `None` until a packet has been observed.
+    /// Forges a connection manager message with guessed IDs. Returns `None` if no packet has been observed.
     pub(crate) fn message(&mut self) -> Option<Forged> {
         let shape = self.random.choice(&self.packets)?.clone();
         let (local_id, remote_id) = (self.random.u32(1..), self.random.u32(1..));

@@ -1,10 +1,10 @@
-//! A low-bandwidth link in front of a host, whose queue marks or drops excess datagrams.
+//! A low-bandwidth link to a host. Its queue marks or drops excess datagrams.
 
 use std::net::IpAddr;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// The link to a host.
+/// Parameters of the link to a host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bottleneck {
     pub(crate) host: IpAddr,
@@ -12,9 +12,9 @@ pub(crate) struct Bottleneck {
     pub(crate) byte_ns: u64,
     /// Capacity of the queue, in bytes.
     pub(crate) queue: u64,
-    /// Minimum queue length, in bytes, at which datagrams are marked (ECN).
+    /// Queue length, in bytes, from which datagrams are marked (ECN).
     pub(crate) marks_from: Option<u64>,
-    /// Delay of each datagram after it has left the queue.
+    /// Delay of each datagram after it leaves the queue.
     pub(crate) delay: Duration,
 }
 
@@ -26,11 +26,11 @@ pub(crate) struct Passed {
     pub(crate) marked: u64,
 }
 
-/// A link in use.
+/// A link with its state.
 #[derive(Debug)]
 pub(super) struct Link {
     of: Bottleneck,
-    /// Time at which the link will have sent all queued bytes.
+    /// Time at which the link has sent all queued bytes.
     free: Time,
     pub(super) passed: Passed,
 }
@@ -40,8 +40,8 @@ impl Link {
         Self { of, free: Time(0), passed: Passed::default() }
     }
 
-    /// Returns the arrival time of a datagram of this length at the end of the link, and whether the datagram is marked.
-    /// Returns `None` if the datagram is dropped.
+    /// Returns the time at which a datagram of this length arrives at the end of the link, and whether it is marked.
+    /// Returns `None` if it is dropped.
     pub(super) fn pass(&mut self, now: Time, to: IpAddr, bytes: usize) -> Option<(Time, bool)> {
         if to != self.of.host {
             return Some((now, false));

@@ -1,4 +1,4 @@
-//! Stateful firewalls. A host behind a firewall receives only datagrams that belong to a flow opened by the host.
+//! Stateful firewalls. A host behind a firewall receives only datagrams of flows that the host has opened.
 //!
 //! A datagram sent by the host opens a flow between two sockets. Each further datagram of the flow, in either direction,
 //! keeps the flow open.
@@ -9,14 +9,13 @@ use std::time::Duration;
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
-/// Time after which an unused flow is closed. This is the shortest common value for UDP.
+/// Time after which an unused flow is closed. Shorter times are unusual for UDP.
 pub(super) const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// The firewalls of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Firewalls {
     hosts: BTreeSet<IpAddr>,
-    /// Time of the last use of each flow, by the host's socket and the peer's.
+    /// Time at which each flow was last used, by the host's socket and the peer's socket.
     flows: BTreeMap<(SocketAddr, SocketAddr), Time>,
 }
 
@@ -38,7 +37,7 @@ impl Firewalls {
         }
     }
 
-    /// Returns true if the firewall lets a datagram through to its host.
+    /// Returns true if the firewall passes a datagram to its host.
     pub(super) fn admits(&mut self, now: Time, datagram: &Datagram<'_>) -> bool {
         let Datagram { source, destination, .. } = *datagram;
         if !self.hosts.contains(&destination.ip()) || source.ip() == destination.ip() {

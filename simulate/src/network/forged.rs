@@ -1,14 +1,14 @@
 //! Forged datagrams, which are correct except for secrets and have a valid ICRC.
 //!
-//! This module builds and parses forged datagrams. `attacker` and `strangers` choose their contents, and `network` delivers
-//! them.
+//! This module builds and parses forged datagrams. `attacker` and `strangers` choose their contents, and `network`
+//! delivers them.
 
 use std::net::{IpAddr, SocketAddr};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Mad, Packet, ROCE_PORT, icrc, mad_packet};
 use trunkline_verbs::Psn;
 
-/// UDP port used by forgers that act as another user of a host. Nodes must not send to this port.
+/// UDP port of forgers that act as another user of a host. Nodes must not send to this port.
 pub(crate) const PORT: u16 = 6666;
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Forged {
         Self { source, destination, bytes: packet }
     }
 
-    /// Creates a datagram that contains a MAD for QP 1 at the given address.
+    /// Creates a datagram that contains a MAD for QP 1 at the address of the victim.
     pub(crate) fn mad(source: SocketAddr, victim: IpAddr, psn: Psn, mad: &Mad) -> Self {
         let mut packet = Vec::new();
         mad_packet(psn, &mad.to_bytes()).emit(&mut packet);

@@ -1,7 +1,7 @@
-//! The network between simulated hosts, which delays datagrams and injects faults.
+//! Network between simulated hosts, which delays datagrams and injects faults.
 //!
-//! Owns the hosts, the datagrams in transit and the current conditions. The sockets of a host's processes pass datagrams to
-//! the [`Wire`]. The scheduler triggers the delivery of datagrams and queries the next arrival time.
+//! Owns the hosts, the datagrams in transit and the current conditions. Sockets of processes pass datagrams to the
+//! [`Wire`]. The scheduler requests the next arrival time and the delivery of datagrams.
 
 mod attacker;
 mod bottleneck;
@@ -35,10 +35,10 @@ use trunkline_softrdma::simulation::{self, SimulatedHost};
 use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Time, VirtualClock};
 
-/// Maximum number of datagrams in transit. Further datagrams are dropped.
+/// Maximum number of datagrams in transit. Datagrams beyond it are dropped.
 const MOST_UNDER_WAY: usize = 16_384;
 
-/// Probabilities of faults, and delays.
+/// Delays, and probabilities of faults.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conditions {
     pub(crate) lost: f64,
@@ -63,10 +63,10 @@ struct NetworkState {
     /// Arrival time of the last datagram that was not deliberately delayed, by sender and receiver.
     last: BTreeMap<(IpAddr, IpAddr), Time>,
     conditions: Conditions,
-    /// Pairs of addresses that cannot reach each other, smaller address first.
+    /// Pairs of addresses that cannot reach each other, with the smaller address first.
     cut: BTreeSet<(IpAddr, IpAddr)>,
     firewalls: Firewalls,
-    /// Addresses of the ends of a path that drops large datagrams, and the largest UDP payload on this path, in bytes.
+    /// Addresses of both ends of a path that drops large datagrams, and the largest UDP payload on this path, in bytes.
     narrow: Option<(IpAddr, IpAddr, usize)>,
     /// Length of the first datagram in the message of the datagram that is being sent. A message is dropped whole.
     segment_bytes: usize,
@@ -75,15 +75,14 @@ struct NetworkState {
     random: fastrand::Rng,
     attacker: Attacker,
     strangers: Strangers,
-    /// Changes to the frames of misbehaving nodes, by node address.
+    /// Modifications to the frames of misbehaving nodes, by node address.
     hostile: BTreeMap<IpAddr, HostilePeer>,
     /// Host on the path between two nodes.
     tamperer: Option<Tamperer>,
-    /// Rules for frames sent by nodes.
     frames: SentFrames,
     sent: u64,
     coverage: Arc<Coverage>,
-    /// Writer for the trace, if the trace is kept.
+    /// Writer for the trace, if it is kept.
     pen: Option<Pen>,
     checksum: u64,
 }
@@ -94,7 +93,6 @@ struct Wire {
     state: Mutex<NetworkState>,
 }
 
-/// A network with its hosts.
 #[derive(Debug)]
 pub(crate) struct Network {
     wire: Arc<Wire>,
@@ -142,7 +140,6 @@ impl Network {
         host
     }
 
-    /// Returns the host with this address.
     pub(crate) fn host(&self, address: IpAddr) -> Option<&Arc<SimulatedHost>> {
         self.hosts.get(&address)
     }
@@ -156,7 +153,7 @@ impl Network {
         self.wire.lock().cut.insert((a.min(b), a.max(b)));
     }
 
-    /// Ends [`Network::cut`].
+    /// Reverses [`Network::cut`].
     pub(crate) fn join(&self, a: IpAddr, b: IpAddr) {
         self.wire.lock().cut.remove(&(a.min(b), a.max(b)));
     }
@@ -166,13 +163,13 @@ impl Network {
         self.wire.lock().firewalls.add(host);
     }
 
-    /// Puts a host behind an address translator until [`Network::unwall`] is called. The trace and the observers of the
-    /// network show the addresses that the host sees.
+    /// Puts a host behind an address translator until [`Network::unwall`] is called. The trace and the network's
+    /// observers show the addresses that the host sees.
     pub(crate) fn translate(&self, host: IpAddr, translator: IpAddr) {
         self.wire.lock().translators.add(host, translator);
     }
 
-    /// Removes all mappings of the address translators, and the datagrams in transit to and from hosts behind them. An
+    /// Removes all mappings of the address translators, and all datagrams in transit to and from hosts behind them. An
     /// answer to such a datagram would reveal the new port to the peer.
     pub(crate) fn forget_mappings(&self) {
         let state = &mut *self.wire.lock();
@@ -182,7 +179,7 @@ impl Network {
             .retain(|_, sent| ![sent.source, sent.destination].iter().any(|at| translators.has(at.ip())));
     }
 
-    /// Ends [`Network::wall`] and [`Network::translate`].
+    /// Reverses [`Network::wall`] and [`Network::translate`].
     pub(crate) fn unwall(&self, host: IpAddr) {
         let mut state = self.wire.lock();
         state.firewalls.remove(host);
@@ -201,7 +198,7 @@ impl Network {
         before.map_or_else(Passed::default, |link| link.passed)
     }
 
-    /// Modifies the frames of the node at this address, so that the node violates the protocol.
+    /// Modifies the frames of the node at this address, so that it violates the protocol.
     pub(crate) fn corrupt(&self, address: IpAddr, hostility: Hostility, seed: u64) {
         self.wire.lock().hostile.insert(address, HostilePeer::new(hostility, Random(seed)));
     }
@@ -211,12 +208,12 @@ impl Network {
         self.wire.lock().tamperer = tamperer;
     }
 
-    /// Calls `act` with the host on the path. Returns `None` if there is none.
+    /// Calls `act` with the host on the path. Returns `None` if there is no such host.
     pub(crate) fn with_tamperer<T>(&self, act: impl FnOnce(&mut Tamperer) -> T) -> Option<T> {
         self.wire.lock().tamperer.as_mut().map(act)
     }
 
-    /// Forges a packet in a session, sent by the attacker at time `at`. Does nothing until a packet has been observed.
+    /// Forges a packet in a session, which the attacker sends at time `at`. Does nothing if no packet has been observed.
     pub(crate) fn forge_packet(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.packet() {
@@ -225,7 +222,7 @@ impl Network {
         }
     }
 
-    /// Forges a connection manager message, sent by the attacker at time `at`.
+    /// Forges a connection manager message, which the attacker sends at time `at`.
     pub(crate) fn forge_message(&self, at: Time) {
         let mut state = self.wire.lock();
         if let Some(forged) = state.attacker.message() {
@@ -242,14 +239,14 @@ impl Network {
         state.launch(self.wire.clock.now(), at, &forged);
     }
 
-    /// Returns the first violation by an honest node, if any.
+    /// Returns the first violation of a rule by an honest node, if any.
     pub(crate) fn broken(&self) -> Option<String> {
         let state = self.wire.lock();
         let broken = state.attacker.broken().or_else(|| state.strangers.broken());
         broken.or_else(|| state.frames.broken()).map(str::to_owned)
     }
 
-    /// Delivers the datagrams that have arrived. Adds their hosts to `reached`.
+    /// Delivers the datagrams that have arrived, and adds their hosts to `reached`.
     pub(crate) fn deliver(&self, now: Time, reached: &mut BTreeSet<IpAddr>) {
         let mut state = self.wire.lock();
         while let Some(first) = state.under_way.first_entry().filter(|first| first.key().0 <= now) {
@@ -276,7 +273,7 @@ impl Network {
         self.wire.lock().under_way.keys().next().map(|(at, _)| *at)
     }
 
-    /// Returns a checksum of all datagrams so far and their send times.
+    /// Returns a checksum over all datagrams so far and their send times.
     pub(crate) fn checksum(&self) -> u64 {
         self.wire.lock().checksum
     }
@@ -396,7 +393,7 @@ impl NetworkState {
         self.put(arrives, &datagram, bytes, is_marked);
     }
 
-    /// Returns the modified packet if the datagram is from or to a misbehaving node.
+    /// Returns the modified packet if the datagram is to or from a misbehaving node.
     fn changed(&mut self, datagram: &Datagram<'_>) -> Option<Vec<u8>> {
         let Datagram { source, destination, bytes } = *datagram;
         if let Some(sender) = self.hostile.get_mut(&source.ip()) {
@@ -405,7 +402,7 @@ impl NetworkState {
         self.hostile.get(&destination.ip())?.incoming(source, destination, bytes)
     }
 
-    /// Puts a forged datagram, sent at time `at`, in transit.
+    /// Puts a forged datagram that is sent at time `at` in transit.
     fn launch(&mut self, now: Time, at: Time, forged: &Forged) {
         let Forged { source, destination, bytes } = forged;
         let datagram = Datagram { source: *source, destination: *destination, bytes };

@@ -1,13 +1,14 @@
 //! Rules for frames sent by nodes.
 //!
-//! A misbehaving peer may READ only bytes that were announced to it. The rule applies to the bytes that leave a node, even
-//! if the node's keys cover more.
+//! A misbehaving peer may READ only bytes that were announced to it. The rule applies to the bytes that a node sends,
+//! even if the node's keys cover more.
 //!
-//! A request carries the remaining time of its call, rounded up, as of the moment when the frame is passed to the device.
-//! This time is 0 only if the deadline has already passed. Retransmissions repeat the bytes of the first transmission.
+//! A request contains the remaining time of its call, rounded up, as of the moment when the frame is passed to the
+//! device. This time is 0 only if the deadline has already passed. Retransmissions repeat the bytes of the first
+//! transmission.
 //!
-//! The network passes in each datagram before any fault is applied. It passes in the datagrams of hostile peers once more,
-//! in the form that nodes receive.
+//! The network passes each datagram to this module before any fault is applied. Datagrams of hostile peers are passed
+//! again in the form that nodes receive.
 
 use super::forged::packet_of;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,13 +17,14 @@ use trunkline_roce::wire::{Operation, Packet, Reth};
 use trunkline_softrdma::link::Datagram;
 use trunkline_testkit::Announcement;
 
-/// Kinds of requests: with a reply, and one-way.
+/// Frame kinds of requests: with a reply, and one-way.
 const REQUESTS: [u8; 2] = [0x40, 0x41];
-/// Header flag for the remaining time, and the offset of this field.
+/// Header flag that indicates the field for the remaining time.
 const HAS_TIME_LEFT: u8 = 0x04;
+/// Offset of this field.
 const TIME_LEFT: usize = 8;
 
-/// The state of both rules, and the first violation of them.
+/// State of both rules, and their first violation.
 #[derive(Debug, Default)]
 pub(crate) struct SentFrames {
     /// Large messages announced to and by hostile peers, by sender and receiver.
@@ -47,7 +49,7 @@ impl SentFrames {
         }
     }
 
-    /// Records a datagram from or to a misbehaving peer.
+    /// Records a datagram to or from a misbehaving peer.
     pub(crate) fn trades(&mut self, datagram: &Datagram<'_>) {
         let Some(packet) = packet_of(datagram.bytes).and_then(|body| Packet::parse(body).ok()) else {
             return;
@@ -70,7 +72,7 @@ impl SentFrames {
         }
     }
 
-    /// Returns true if a range was announced as a whole, or as parts of one message.
+    /// Returns true if a range was announced as a whole or as several parts of one message.
     fn covers(&self, pair: (IpAddr, IpAddr), reth: &Reth) -> bool {
         let (start, end) = (reth.address.0, reth.address.0.saturating_add(u64::from(reth.length)));
         self.announced.get(&pair).into_iter().flatten().any(|known| {
@@ -85,7 +87,7 @@ impl SentFrames {
     }
 }
 
-/// Returns the remaining time in a frame that is a request with a deadline.
+/// Returns the remaining time in a frame, if the frame is a request with a deadline.
 fn time_left_us(frame: &[u8]) -> Option<u32> {
     let (kind, flags) = frame.first().zip(frame.get(1))?;
     let has_one = REQUESTS.contains(kind) && flags & HAS_TIME_LEFT != 0;
@@ -99,7 +101,7 @@ mod tests {
     use trunkline_roce::wire::{Aeth, IpUdp, Opcode, Service, Syndrome, icrc};
     use trunkline_verbs::{IoAddress, Psn, QpNumber, Rkey};
 
-    /// Passes in a packet to or from a hostile peer.
+    /// Records a packet to or from a hostile peer.
     fn see(
         frames: &mut SentFrames,
         is_to_peer: bool,
@@ -124,7 +126,7 @@ mod tests {
 
     fn announcement(rkey: u32, address: u64, length: u64) -> Vec<u8> {
         let mut frame = vec![0; 36];
-        // A header with the flag, and the message number.
+        // A header with the flag and a message number.
         frame[..2].copy_from_slice(&[0x40, 2]);
         frame[16..24].copy_from_slice(&length.to_le_bytes());
         frame[24..32].copy_from_slice(&address.to_le_bytes());
@@ -132,12 +134,12 @@ mod tests {
         frame
     }
 
-    /// Returns true if an answer to a READ of this range violates the rule after 1,000 bytes at address 5,000 were
+    /// Returns true if an answer to a READ of this range violates the rule, after 1,000 bytes at address 5,000 were
     /// announced.
     fn is_broken_by(rkey: u32, address: u64, length: u32, is_answered: bool) -> bool {
         let mut frames = SentFrames::default();
         see(&mut frames, true, Operation::SEND_ONLY, 1, Ok(&announcement(7, 5000, 1000)));
-        // A peer may not READ memory that it announced itself.
+        // A peer may not READ memory that it has announced itself.
         see(&mut frames, false, Operation::SEND_ONLY, 1, Ok(&announcement(8, 5000, 1000)));
         let reth = Reth { address: IoAddress(address), rkey: Rkey(rkey), length };
         see(&mut frames, false, Operation::READ_REQUEST, 77, Err(reth));
@@ -165,7 +167,7 @@ mod tests {
         let mut frame = header.to_vec();
         frame.resize(TIME_LEFT, 0);
         frame.extend(time_left_us.to_le_bytes());
-        // The longest first packet of a message.
+        // The payload of a first packet fills the path MTU, here 256 bytes.
         frame.resize(256, 0);
         let mut frames = SentFrames::default();
         see(&mut frames, false, operation, 1, Ok(&frame));

@@ -1,7 +1,7 @@
 //! Forged connection requests, and rules for the nodes that receive them.
 //!
-//! Owns the forged requests and a record of the resulting traffic. The network passes in each datagram. A rule is violated
-//! when a node
+//! Owns the forged requests and a record of the resulting traffic. The network passes each datagram to this module. A
+//! rule is violated if a node
 //!
 //! - accepts a request from an unproven sender, at any address;
 //! - sends more than 1.2 times the bytes that it received from an unproven address;
@@ -21,22 +21,20 @@ use trunkline_verbs::Psn;
 /// Incarnation claimed by strangers.
 const EPOCH: u64 = 0x7374_7261_6e67_6572;
 
-/// Sender of a forged request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// Another host, which claims an unused address.
+    /// Another host that claims an unused address.
     Nowhere,
-    /// Another host, which claims to be a restarted node.
+    /// Another host that claims to be a restarted node.
     InTheNameOf(SocketAddr),
-    /// A host with a separate address, which returns the cookie that it receives and sends nothing else.
+    /// A host with a separate address that returns the cookie it receives and sends nothing else.
     Present,
-    /// A process at a node's address that claims to be the restarted node, and returns the cookie that it receives.
+    /// A process at a node's address that claims to be the restarted node and returns the cookie it receives.
     Neighbour(SocketAddr),
-    /// Like [`Sender::Present`], as one of many numbered nodes on one host.
+    /// Like [`Sender::Present`], but as one of many numbered nodes on one host.
     Crowd(u16),
 }
 
-/// A request to forge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Request {
     pub(crate) sender: Sender,
@@ -49,13 +47,13 @@ pub(crate) struct Request {
 /// All requests forged in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Strangers {
-    /// Forged requests by claimed address and comm ID, each with the address of the claimed listener.
+    /// Forged requests by claimed address and communication ID, each with the address of the claimed listener.
     forged: BTreeMap<(IpAddr, u32), (Request, SocketAddr)>,
     /// Requests for which a cookie was returned.
     proven: BTreeSet<(IpAddr, u32)>,
-    /// Numbers of bytes received from and sent to unused addresses.
+    /// Numbers of bytes received from and sent to each unused address.
     traded: BTreeMap<IpAddr, (usize, usize)>,
-    /// Comm IDs in requests from nodes to strangers that own their address.
+    /// Communication IDs in requests from nodes to strangers that own their address.
     dialled: BTreeMap<IpAddr, BTreeSet<u32>>,
     broken: Option<String>,
 }
@@ -86,7 +84,7 @@ impl Strangers {
         sent
     }
 
-    /// Checks a datagram sent by a node. Returns the stranger's answer, if any.
+    /// Checks a datagram sent by a node. Returns the answer of the stranger, if there is one.
     pub(crate) fn see(&mut self, datagram: &Datagram<'_>) -> Option<Forged> {
         if self.forged.is_empty() {
             return None;
@@ -138,7 +136,7 @@ impl Strangers {
         Some(sent)
     }
 
-    /// Builds the request that a device with the claimed address and this comm ID would send.
+    /// Builds the request that a device with the claimed address and this communication ID would send.
     fn request(&mut self, forged: Request, claimed: SocketAddr, cookie: [u8; 16]) -> (u32, Forged) {
         let Request { pollers, is_rc, has_handshake, victim, sender } = forged;
         let number = u32::try_from(self.forged.len()).unwrap_or(0) + 1;
@@ -151,7 +149,7 @@ impl Strangers {
         let hello = Hello { pollers, is_rc, has_handshake, cookie, ..Hello::new(claimed.port(), epoch) };
         let (id, mad) = hello.request(claimed.ip(), victim, &mut Random(number.into()));
         self.forged.insert((claimed.ip(), id), (forged, claimed));
-        // The source is another user of the claimed host, or another host that claims the device port.
+        // The source is another user on the claimed host, or another host that claims the device port.
         let port = if number.is_multiple_of(2) { ROCE_PORT } else { PORT };
         let source = SocketAddr::new(claimed.ip(), port);
         (id, Forged::mad(source, victim.ip(), Psn::new(number), &mad))

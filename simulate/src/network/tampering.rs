@@ -1,6 +1,6 @@
-//! A host on the path between two nodes, which modifies packets sent by one node to the other.
+//! A host on the path between two nodes that modifies packets from one node to the other.
 //!
-//! The modified packets are well-formed: each keeps the position of the packet that it replaces, and its ICRC is recomputed.
+//! Modified packets are well-formed: each keeps the position of the packet that it replaces, and its ICRC is recomputed.
 //! The host keeps earlier payloads of each lane as replacements.
 
 use super::forged::packet_of;
@@ -9,12 +9,12 @@ use std::net::IpAddr;
 use trunkline_roce::wire::{Bth, IpUdp, Operation, Packet, icrc, pad_for};
 use trunkline_softrdma::link::Datagram;
 
-/// Kind of frames that are not sealed.
+/// Frame kind of handshakes, whose frames are not sealed.
 const HANDSHAKE: u8 = 0x05;
 /// Size of the unencrypted header of a frame, in bytes.
 const HEADER: usize = 8;
 
-/// A modification, which is applied once.
+/// Modification of packets, which is applied once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tampering {
     /// Flips a bit of a frame.
@@ -40,7 +40,6 @@ pub(crate) enum Tampering {
 }
 
 impl Tampering {
-    /// All modifications.
     pub(crate) const ALL: [Self; 10] = [
         Self::FlipBit,
         Self::Cut,
@@ -60,7 +59,7 @@ impl Tampering {
     }
 }
 
-/// Sender, receiver, destination QP and SRQ. The SRQ is 0 for packets without one.
+/// Sender, receiver, destination QP and SRQ of a packet. The SRQ is 0 if the packet has none.
 type Flow = (IpAddr, IpAddr, u32, u32);
 
 /// Host on the path from one node to another.
@@ -75,9 +74,9 @@ pub(crate) struct Tamperer {
     of_ended: Option<Vec<u8>>,
     /// First READ response.
     response: Option<Vec<u8>>,
-    /// Modification to apply, until it has been applied.
+    /// Modification that has not been applied yet.
     next: Option<Tampering>,
-    /// The first of two packets to swap, as its flow and its datagram.
+    /// First of two packets to swap, as its flow and datagram.
     held: Option<(Flow, Vec<u8>)>,
 }
 
@@ -96,7 +95,7 @@ impl Tamperer {
         }
     }
 
-    /// Keeps a frame of the ended session and drops all others.
+    /// Keeps a frame of the ended session, and drops all others.
     pub(crate) fn session_ended(&mut self) {
         let last = self.frames.iter().find(|(flow, _)| (flow.0, flow.1) == (self.sender, self.receiver));
         self.of_ended = last.map(|(_, frame)| frame.clone());
@@ -113,7 +112,7 @@ impl Tamperer {
         self.next.is_none() && self.held.is_none()
     }
 
-    /// Returns the datagrams that replace this datagram. `None` if it is unchanged.
+    /// Returns the datagrams that replace this datagram, or `None` if it is unchanged.
     pub(crate) fn pass(&mut self, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let packet = Packet::parse(packet_of(datagram.bytes)?).ok()?;
         let ends = (datagram.source.ip(), datagram.destination.ip());
@@ -158,7 +157,7 @@ impl Tamperer {
         let payload = match tampering {
             Tampering::FlipBit | Tampering::FlipBitOfLarge => {
                 let mut payload = packet.payload.to_vec();
-                // A modified kind in the header could turn the frame into one that is never sealed.
+                // With another kind in its header, the frame could become one that is never sealed.
                 let from = if tampering == Tampering::FlipBit { HEADER } else { 0 };
                 payload[self.random.usize(from..packet.payload.len())] ^= 1 << self.random.u8(..8);
                 Some(payload)
@@ -186,7 +185,7 @@ impl Tamperer {
         Some(vec![with_payload(packet, &payload, datagram)])
     }
 
-    /// Holds back the first of two packets in a flow, and swaps their payloads when the second arrives.
+    /// Holds back the first of two packets in a flow, and swaps their payloads when the second packet arrives.
     fn swapped(&mut self, flow: Flow, packet: &Packet<'_>, datagram: &Datagram<'_>) -> Option<Vec<Vec<u8>>> {
         let Some((held_flow, held)) = self.held.take() else {
             self.held = Some((flow, datagram.bytes.to_vec()));
@@ -201,7 +200,7 @@ impl Tamperer {
             first.opcode == second.opcode && second.psn.get() == (first.psn.get() + 1) & 0xff_ffff
         };
         if !is_next(&first.bth, &packet.bth) {
-            // The packet was retransmitted, or is followed by a packet of another kind.
+            // The packet is a retransmission, or a packet of another kind follows the held one.
             return Some(vec![held, datagram.bytes.to_vec()]);
         }
         self.next = None;

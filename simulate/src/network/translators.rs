@@ -1,7 +1,7 @@
 //! Address translators, which replace the addresses of the hosts behind them.
 //!
 //! A datagram to a peer maps its source to a port of the translator for a limited time. Each further datagram, in either
-//! direction, extends this time. A datagram without a mapping does not reach a host behind a translator.
+//! direction, extends this time. A host behind a translator does not receive datagrams without a mapping.
 
 use super::firewalls::FORGOTTEN;
 use std::collections::BTreeMap;
@@ -9,7 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 use trunkline_softrdma::link::Datagram;
 use trunkline_verbs::Time;
 
-/// First port that a translator uses.
 const FIRST_PORT: u16 = 40_000;
 
 #[derive(Debug)]
@@ -18,14 +17,13 @@ struct Mapping {
     used: Time,
 }
 
-/// The translators of all hosts.
 #[derive(Debug, Default)]
 pub(super) struct Translators {
-    /// Address of the translator, for each host behind one.
+    /// Addresses of translators, by host behind them.
     hosts: BTreeMap<IpAddr, IpAddr>,
-    /// Mappings by the host's socket and the peer's.
+    /// Mappings by the host's socket and the peer's socket.
     mappings: BTreeMap<(SocketAddr, SocketAddr), Mapping>,
-    /// Number of mappings so far.
+    /// Number of mappings created so far.
     count: u16,
 }
 
@@ -40,7 +38,6 @@ impl Translators {
         self.mappings.retain(|(own, _), _| own.ip() != host);
     }
 
-    /// Returns true if a host is behind a translator.
     pub(super) fn has(&self, host: IpAddr) -> bool {
         self.hosts.contains_key(&host)
     }
@@ -50,7 +47,7 @@ impl Translators {
         self.mappings.clear();
     }
 
-    /// Returns the source address that a datagram has on arrival.
+    /// Returns the source address that the receiver of a datagram sees.
     pub(super) fn outward(&mut self, now: Time, datagram: &Datagram<'_>) -> SocketAddr {
         let Datagram { source, destination, .. } = *datagram;
         let Some(translator) = self.hosts.get(&source.ip()) else { return source };

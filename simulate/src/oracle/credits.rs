@@ -1,9 +1,9 @@
-//! Checks of credits, slots, memory, budgets, half-open sessions and open calls over all nodes, between two turns.
+//! Checks of credits, slots, memory, budgets, half-open sessions and open calls in all nodes, between two turns.
 //!
-//! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one state: in transit to
-//! the spender, held by the spender, released and in transit back, used by a message in transit, or consumed. The number of
-//! credits in each state is a difference between two positions. Credits are therefore conserved exactly if no difference is
-//! negative and their sum does not exceed the SRQ's depth.
+//! A spender and a grantor are paired by the TGT between them. Every granted credit is in exactly one state: in transit
+//! to the spender, held by the spender, released and in transit back, used by a message in transit, or consumed. The
+//! number of credits in each state is the difference between two positions. Credits are therefore conserved if and only
+//! if no difference is negative and the sum does not exceed the depth of the SRQ.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +13,13 @@ use trunkline_transport::ledger::{
     SessionLedger, Spending, TURN_MESSAGES,
 };
 
-/// Differences of at least this value are interpreted as negative.
+/// Minimum value of a difference that is interpreted as negative.
 const NEGATIVE: u32 = 1 << 31;
 
-/// Maximum memory that half-open sessions may occupy on a poller, in bytes.
+/// Maximum memory of half-open sessions on a poller, in bytes.
 const MOST_EARLY: usize = 16 << 20;
 
-/// Maximum number of pollers per node. The last accepted request may exceed the limit by this number.
+/// Maximum number of pollers per node, by which the last accepted request may exceed the limit.
 const MOST_POLLERS: u32 = 32;
 
 /// Checks that credits are conserved, and returns the number of pairs compared. May be called at any time.
@@ -49,7 +49,7 @@ pub(crate) fn conserved(ledgers: &[PollerLedger]) -> Result<usize, String> {
     Ok(pairs.len())
 }
 
-/// Checks that all credits, slots and memory have been returned after a long time without calls.
+/// Checks that all credits, slots and memory have been returned. Called after a long time without calls.
 pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     for ledger in ledgers {
         let PollerLedger { node, poller, receives, sends, outstanding_wr, memory, budgets, driver, .. } =
@@ -88,8 +88,8 @@ pub(crate) fn at_rest(ledgers: &[PollerLedger]) -> Result<(), String> {
     }
 }
 
-/// Checks, at rest, that the SRQs of a node's device hold the receives posted by its pollers, including receives lent to a
-/// shard.
+/// Checks, at rest, that the SRQs of a node's device hold all receives posted by its pollers, including receives lent to
+/// a shard.
 pub(crate) fn receives_are_posted(
     ledgers: &[PollerLedger],
     node: SocketAddr,
@@ -140,8 +140,8 @@ fn within_depth(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that a peer's frames waited for at most one turn of each other waiting peer, and for one round of peers that do
-/// not wait.
+/// Checks that the frames of a peer waited for at most one turn of each other waiting peer, and for one round of peers
+/// that do not wait.
 fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     let (messages, peers) = ledger.longest_wait;
     let most = u64::from(TURN_MESSAGES) * (peers as u64 + 1) + u64::from(ROUND_MESSAGES);
@@ -154,7 +154,7 @@ fn turns_are_short(ledger: &PollerLedger) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns both halves of each pair that both sides have.
+/// Returns the two halves of each pair that exists on both sides.
 fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
     let mut grants = BTreeMap::new();
     for ledger in ledgers {
@@ -166,7 +166,7 @@ fn pairs(ledgers: &[PollerLedger]) -> Vec<(&Spending, &Granting)> {
     spending.filter_map(|spending| Some((spending, half(spending)?))).collect()
 }
 
-/// Charges by all pollers of a node for one resource.
+/// Charges for one resource by all pollers of a node.
 #[derive(Debug, Default)]
 struct Sum {
     all: usize,
@@ -174,8 +174,8 @@ struct Sum {
     of_peer: BTreeMap<PeerKey, usize>,
 }
 
-/// Checks that a poller charges each peer for exactly the resources that it holds for the peer, and that all pollers of a
-/// node together stay within the node's limits. May be called at any time.
+/// Checks that a poller charges each peer for exactly the resources that it holds for the peer, and that the pollers of a
+/// node together stay within its limits. May be called at any time.
 pub(crate) fn budgets_are_kept(ledgers: &[PollerLedger]) -> Result<(), String> {
     let mut sums = BTreeMap::<(SocketAddr, &str), Sum>::new();
     for ledger in ledgers {
@@ -212,9 +212,9 @@ fn is_exact(ledger: &PollerLedger, budget: &BudgetLedger) -> Result<(), String> 
     (used == counted).then_some(()).ok_or_else(wrong)
 }
 
-/// Checks sessions begun by other nodes. Half-open sessions have no charged TGTs. Strangers have at most the connections
-/// allowed per host and in total. The sessions of a host with several sessions have at most the connections of the host's
-/// share. May be called at any time.
+/// Checks the sessions begun by other nodes. Half-open sessions have no charged TGTs. The connections of strangers stay
+/// within the limits per host and in total. If a host has several sessions, their connections stay within the share of a
+/// host. May be called at any time.
 pub(crate) fn sessions_are_bounded(
     sessions: &[SessionLedger],
     pollers: &[PollerLedger],

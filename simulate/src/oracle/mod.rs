@@ -1,4 +1,4 @@
-//! The oracle, with rules that hold for every call, whatever happens to nodes, machines and packets.
+//! Oracle with rules that hold for every call, whatever happens to nodes, machines and packets.
 //!
 //! Clients and handlers report each step of a call here, in the order in which the steps occur. A run fails on the first
 //! violation. If a rule is checked elsewhere, its row names the file. [`NOT_JUDGED`] lists gaps in the rules.
@@ -128,29 +128,29 @@ pub(crate) const NOT_JUDGED: &[(&str, &str)] = &[
     ("order", "calls on channels that are not ordered may start in another order than they were made in"),
 ];
 
-/// Maximum time from the deadline of a call to its end. Pollers check deadlines every few milliseconds, and
-/// keepalives or handshake retries may delay the check.
+/// Maximum time from the deadline of a call to its end. Pollers check deadlines every few milliseconds, and keepalives or
+/// handshake retries may delay the check.
 const LATE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Maximum number of frames in a phase, and maximum duration of a phase. The duration includes 100 ms for the turn in which
-/// the phase ends.
+/// Maximum number of frames in a phase.
 const PHASE_FRAMES: u32 = 1000;
+/// Maximum duration of a phase, including 100 ms for the turn in which the phase ends.
 const PHASE_TIME: Duration = Duration::from_millis(1100);
 
-/// Part of the status of calls whose session ended because the path MTU is smaller than the MTU of the interfaces at its
+/// Text in the status of calls whose session ended because the path MTU is smaller than the MTU of the interfaces at its
 /// ends.
 pub(crate) const TOO_LARGE: &str = "large packets vanish on the way";
 
 /// Maximum duration of a call between connected nodes without faults.
 pub(crate) const CALM_LIMIT: Duration = Duration::from_millis(20);
 
-/// Resolution of the remaining time in requests.
+/// Resolution of the remaining time in a request.
 const TICK: Duration = Duration::from_micros(1);
 
-/// Server address recorded for a call on a balanced channel.
+/// Server address that is recorded for calls on balanced channels.
 pub(crate) const ANY_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// Description of a violation.
+/// Description of a rule violation.
 #[derive(Debug, Clone)]
 pub(crate) struct Broken(pub(crate) String);
 
@@ -159,18 +159,18 @@ struct Call {
     what: &'static str,
     process: u64,
     server: SocketAddr,
-    /// Name that the call's channel expects. `None` for the server's IP address.
+    /// Name that the call's channel expects, or `None` for the server's IP address.
     expected: Option<String>,
-    /// Ordered channel on which the call was made.
+    /// Ordered channel on which the call was made, if any.
     channel: Option<u64>,
-    /// Process in which a handler was last entered.
+    /// Process in which the handler was last entered.
     ran_in: Option<u64>,
     made: Time,
-    /// Remaining time of the calling handler.
+    /// Remaining time of the handler that made the call, if any.
     time_left: Option<Duration>,
     entered: u32,
     returned: u32,
-    /// Error returned by the handler: code, text and details.
+    /// Error returned by the handler, as its code, text and details.
     refusal: Option<(Code, String, Bytes)>,
     one_way: bool,
     /// True if the call may run twice.
@@ -178,17 +178,15 @@ struct Call {
     ended: Option<Ended>,
 }
 
-/// Identity of a process.
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) address: SocketAddr,
-    /// Names in the certificate of the process.
     pub(crate) names: Vec<String>,
     pub(crate) exempts_local_user: bool,
 }
 
 impl Certified {
-    /// Returns the name that a call's channel expects if the certificate lacks this name.
+    /// Returns the name expected by the call's channel if the certificate lacks it.
     fn lacks_name_of(&self, call: &Call) -> Option<String> {
         let expected = call.expected.clone().unwrap_or_else(|| self.address.ip().to_string());
         (!self.names.contains(&expected)).then_some(expected)
@@ -231,7 +229,7 @@ enum Ended {
     GivenUp,
 }
 
-/// The use of a key with a nonce.
+/// Use of a key with a nonce.
 #[derive(Debug, Clone, Copy)]
 struct SealUse {
     sealed: Sealed,
@@ -252,13 +250,13 @@ struct OracleState {
     open: BTreeMap<u64, Time>,
     flows: BTreeMap<Flow, Progress>,
     last: u64,
-    /// Last started call, by ordered channel.
+    /// Last started call on each ordered channel.
     started: BTreeMap<u64, u64>,
     /// Identities of processes, including processes that have ended.
     certified: BTreeMap<u64, Certified>,
     /// Process that serves at each address.
     serving: BTreeMap<SocketAddr, u64>,
-    /// Process with which a client's process has a session, by address.
+    /// Process with which a client's process has a session, by client process and server address.
     reached: BTreeMap<(u64, SocketAddr), u64>,
     /// Last time at which a process at the address started, was about to end, ended, or lost or regained its device.
     disturbed: BTreeMap<SocketAddr, Time>,
@@ -268,21 +266,21 @@ struct OracleState {
     is_narrow: bool,
     /// Processes that drain or shut down. Handlers must not start in them.
     draining: BTreeSet<u64>,
-    /// Processes in which each call of `repeat` fails.
+    /// Processes in which every call to `repeat` fails.
     failing: BTreeSet<u64>,
-    /// Servers for which a client's last call used a session with an ended process.
+    /// Servers for which the last call of a client used a session with an ended process.
     stale: BTreeSet<(u64, SocketAddr)>,
     /// Uses of keys, by fingerprint and nonce.
     sealed: BTreeMap<([u8; 16], [u8; 12]), SealUse>,
     /// First use and number of uses of each key, by fingerprint.
     phases: BTreeMap<[u8; 16], (SealUse, u32)>,
-    /// Total time during which machines were stopped. It is added to the time limits in the rules.
+    /// Total time for which machines were stopped. It is added to the time limits of the rules.
     allowance: Duration,
     broken: Option<Broken>,
 }
 
 impl OracleState {
-    /// Returns the name that a call's channel expects if a proof is needed and the certificate of a process lacks this name.
+    /// Returns the name expected by a call's channel if proof is needed and the certificate of a process lacks the name.
     fn missing_name(&self, call: &Call, process: u64) -> Option<String> {
         let (caller, server) = (self.certified.get(&call.process)?, self.certified.get(&process)?);
         let is_exempt = caller.address.ip() == server.address.ip()
@@ -291,7 +289,7 @@ impl OracleState {
         server.lacks_name_of(call).filter(|_| !is_exempt)
     }
 
-    /// Returns true if any process that has served at a call's address lacks the name that the channel expects. Processes
+    /// Returns true if any process that has served at a call's address lacks the name expected by the channel. Processes
     /// exempt from proof may still have proved a name, if the device could not determine their user in time.
     fn may_be_misnamed(&self, call: &Call) -> bool {
         let mut at_address = self.certified.values().filter(|identity| identity.address == call.server);
@@ -327,7 +325,6 @@ impl Oracle {
         self.note(|| format!("call {id}: its handler {what}"));
     }
 
-    /// Records a new call.
     pub(crate) fn made(
         &self,
         process: u64,
@@ -372,7 +369,6 @@ impl Oracle {
         Open { oracle: self, id, has_ended: false }
     }
 
-    /// Returns a number for a new ordered channel.
     pub(crate) fn ordered_channel(&self) -> u64 {
         let mut state = self.lock();
         let number = state.started.len() as u64;
@@ -380,7 +376,7 @@ impl Oracle {
         number
     }
 
-    /// Records that a process entered a method's handler for a call, with these argument bytes.
+    /// Records that a process entered a method's handler for a call with these argument bytes.
     pub(crate) fn entered(&self, id: u64, process: u64, method: &str, body: &[u8]) {
         self.note(|| format!("call {id}: its handler starts in process {process}"));
         if body != pattern(id, body.len()) {
@@ -409,7 +405,7 @@ impl Oracle {
             self.fail(format!("call {id} ({what}) runs as the method {method}"));
         }
         let left = Context::current().and_then(|handler| handler.time_left());
-        // Rounding may add up to a microsecond. A request whose time is up also carries one microsecond.
+        // Rounding may add up to a microsecond. A request whose time has expired also states one microsecond.
         if let Some(most) = most.filter(|most| left.is_none_or(|left| left > *most + TICK)) {
             self.fail(format!(
                 "the handler of call {id} ({what}) has {left:?} left, its caller had {most:?}"
@@ -449,7 +445,6 @@ impl Oracle {
         }
     }
 
-    /// Records that a writer sent an item.
     pub(crate) fn item_sent(&self, flow: Flow) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -463,12 +458,10 @@ impl Oracle {
         self.lock().flows.entry(flow).or_default().is_finished = true;
     }
 
-    /// Records that a writer was dropped.
     pub(crate) fn writer_gone(&self, flow: Flow) {
         self.lock().flows.entry(flow).or_default().is_gone = true;
     }
 
-    /// Returns true if the writer was dropped.
     pub(crate) fn is_writer_gone(&self, flow: Flow) -> bool {
         self.lock().flows.get(&flow).is_some_and(|progress| progress.is_gone)
     }
@@ -502,8 +495,8 @@ impl Oracle {
         }
     }
 
-    /// Checks the end of a stream because of its idle timeout. The send time of the last item is a lower bound for its
-    /// arrival.
+    /// Checks the end of a stream by its idle timeout. The send time of the last item is a lower bound for its arrival
+    /// time.
     pub(crate) fn stream_idle(&self, flow: Flow, limit: Duration) {
         self.coverage.count(EventKind::StreamIdle);
         let last_sent = self.lock().flows.get(&flow).and_then(|progress| progress.last_sent);
@@ -537,7 +530,6 @@ impl Oracle {
         self.disturbed(address);
     }
 
-    /// Records the identity of a process.
     pub(crate) fn presents(&self, process: u64, identity: Certified) {
         self.lock().certified.insert(process, identity);
     }
@@ -547,31 +539,31 @@ impl Oracle {
         !self.lock().certified.is_empty()
     }
 
-    /// Records that a process begins to drain or shut down, and starts no more handlers.
+    /// Records that a process begins to drain or shut down. It then starts no more handlers.
     pub(crate) fn drains(&self, process: u64) {
         self.lock().draining.insert(process);
     }
 
-    /// Makes every call to `repeat` fail in a process.
+    /// Makes every call to `repeat` in a process fail.
     pub(crate) fn fails_repeats(&self, process: u64) {
         self.lock().failing.insert(process);
     }
 
-    /// Returns true if every call to `repeat` fails in a process.
+    /// Returns true if every call to `repeat` in a process fails.
     pub(crate) fn is_failing(&self, process: u64) -> bool {
         self.lock().failing.contains(&process)
     }
 
-    /// Records that messages at an address may be lost, because its process starts, is about to end or ends, or its device
-    /// is removed or restored.
+    /// Records that messages to an address may be lost, because its process starts, ends or is about to end, or its
+    /// device is removed or restored.
     pub(crate) fn disturbed(&self, address: SocketAddr) {
         let now = self.clock.now();
         self.lock().disturbed.insert(address, now);
     }
 
-    /// Checks one-way calls once there are no packets in transit. The handler of each successful call must have run, unless
-    /// its server refused the call or was disturbed after the call was sent. Callers of refused one-way calls are not
-    /// notified.
+    /// Checks one-way calls when no packets are in transit. The handler of each successful call must have run, unless its
+    /// server refused the call or was disturbed after the call was sent. Callers are not notified of refused one-way
+    /// calls.
     pub(crate) fn judge_one_ways(&self, refused: impl Fn(SocketAddr) -> u64) {
         let state = self.lock();
         let is_lost = |call: &Call| {
@@ -633,7 +625,7 @@ impl Oracle {
                 "call {id} ({what}) failed for the size of packets that all paths carry: {status}"
             ));
         }
-        // A running call is not refused. It ends with the grace period.
+        // A call whose handler was entered is not refused, but ends with the grace period.
         let is_draining = status.origin() == Origin::Peer && status.reason() == Some(Reason::Draining);
         if is_draining && entered == 0 {
             self.coverage.count(EventKind::CallRefusedDraining);
@@ -658,7 +650,7 @@ impl Oracle {
         self.end(id, Ended::Failed { code: status.code(), may_have_run: status.may_have_run() });
     }
 
-    /// Checks that a code which nodes do not generate came from the call's handler.
+    /// Checks that a code that nodes do not generate was returned by the handler of the call.
     fn judge_error(&self, id: u64, status: &Status) {
         let own = [Code::Unavailable, Code::DeadlineExceeded, Code::ResourceExhausted, Code::Cancelled];
         if own.contains(&status.code()) {
@@ -667,7 +659,7 @@ impl Oracle {
         let state = self.lock();
         let Some(call) = state.calls.get(&id) else { return };
         let may_not_follow = call.channel.is_some() && !status.may_have_run();
-        // By chance, the hostile peer's frames may look like another protocol.
+        // By chance, the frames of the hostile peer may look like another protocol.
         let is_strange = state.hostile == Some(call.server) && status.reason() == Some(Reason::OtherProtocol);
         let refusal = call.refusal.clone();
         let is_misnamed = state.may_be_misnamed(call);
@@ -711,7 +703,7 @@ impl Oracle {
         }
     }
 
-    /// Records that a machine was stopped for this time.
+    /// Records that a machine was stopped for the given time.
     pub(crate) fn allow(&self, pause: Duration) {
         let mut state = self.lock();
         state.allowance = state.allowance.saturating_add(pause);
@@ -791,8 +783,8 @@ impl Oracle {
     }
 }
 
-/// A call in progress. The call counts as given up if this value is dropped before the call ends, because the future was
-/// dropped or the node ended.
+/// A call in progress. If this value is dropped before the call ends, because the future was dropped or the node ended,
+/// the call counts as given up.
 #[derive(Debug)]
 pub(crate) struct Open<'a> {
     oracle: &'a Oracle,
@@ -801,27 +793,25 @@ pub(crate) struct Open<'a> {
 }
 
 impl Open<'_> {
-    /// Returns the call's number, which is one of its arguments.
+    /// Returns the call's number, which is one of the call's arguments.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// Marks a call without a reply.
     pub(crate) fn one_way(self) -> Self {
         self.set(|call| call.one_way = true)
     }
 
-    /// Marks a call that may run more than once.
+    /// Marks the call as one that may run more than once.
     pub(crate) fn idempotent(self) -> Self {
         self.set(|call| call.idempotent = true)
     }
 
-    /// Marks a call on a channel that expects a name.
+    /// Sets the name that the call's channel expects.
     pub(crate) fn expects(self, name: &str) -> Self {
         self.set(|call| call.expected = Some(name.to_owned()))
     }
 
-    /// Marks a call on an ordered channel.
     pub(crate) fn ordered(self, channel: u64) -> Self {
         self.set(|call| call.channel = Some(channel))
     }
@@ -855,7 +845,7 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Returns the bytes that belong to a call.
+/// Returns the argument or reply bytes of a call.
 pub(crate) fn pattern(id: u64, bytes: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(id);
     let mut all = vec![0; bytes];

@@ -1,5 +1,5 @@
-//! Nodes that die, are absent for a while, or move. Callers are notified in time, wait for a connection attempt that is in
-//! progress but not for the next one, and reach a successor at once.
+//! Nodes that die, are absent for some time, or move. Callers are notified in time, wait for a connection attempt that is
+//! in progress but not for the next one, and reach a successor immediately.
 
 use super::{Checked, QUIET, Run, Tally};
 use crate::coverage::EventKind;
@@ -13,15 +13,16 @@ use trunkline::report::PeerKey;
 use trunkline::{Channel, Code, Connect, Resolve, Resolving, Status, Target};
 use trunkline_transport::ledger::SessionLedger;
 
-/// Node that is absent, and node that calls it.
+/// Node that is absent.
 const VICTIM: usize = 0;
+/// Node that calls the absent node.
 const WITNESS: usize = 1;
 
 /// Maximum time until callers are notified of a node's death.
 pub(super) const DEATH_IS_REPORTED: Duration = Duration::from_secs(3);
-/// Maximum time until a successor reaches the other nodes, which have not detected the death.
+/// Maximum time until a successor reaches the other nodes, which have not detected its predecessor's death.
 const SUCCESSOR_REACHES: Duration = Duration::from_millis(600);
-/// Maximum time from the first call that fails with a session until all pollers of the caller's node have handled the end of
+/// Maximum time from the first failed call in a session until all pollers of the caller's node have handled the end of
 /// the session.
 const ALL_ARE_TOLD: Duration = Duration::from_millis(1);
 /// Maximum time until a node has freed the resources of a client that vanished while idle.
@@ -35,34 +36,34 @@ const VANISHED_IS_REPORTED: Duration = Duration::from_millis(1_300);
 
 /// Time for which a node is absent.
 const AWAY: Duration = Duration::from_secs(10);
-/// Pause of the caller between two calls. It is shorter than any pause between two failed attempts.
+/// Pause of the caller between two calls. It is shorter than the pause between two failed attempts.
 const BETWEEN: Duration = Duration::from_millis(50);
-/// Maximum duration of a call that need not wait. The caller and its poller take turns during it.
+/// Maximum duration of a call that does not wait. It includes turns of the caller and of its poller.
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// Maximum duration of a call that waits for one attempt. A handshake is abandoned after 5 s.
 const ATTEMPT: Duration = Duration::from_millis(5_100);
-/// Longest pause between two attempts, plus the duration of the next attempt.
+/// Longest pause between two attempts, plus the duration of an attempt.
 pub(super) const RETURNS: Duration = Duration::from_secs(11);
-/// Time limit of a call that waits for an absent node. It is longer than an unanswered attempt.
+/// Time limit of a call that waits for an absent node. It exceeds the duration of an unanswered attempt.
 const SHORT: Duration = Duration::from_secs(3);
 
 /// Offset from a node's port to a port without a listener.
 const NOWHERE: u16 = 500;
-/// Duration of a lookup.
 const LOOKUP: Duration = Duration::from_millis(3);
-/// Time for which a name has no address, and time for which the name's server is absent.
+/// Time for which a name has no address, and for which the name's server is absent.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Longest pause between two rounds, plus the longest pause between two attempts at an address, plus the duration of an
 /// attempt.
 const FOUND: Duration = Duration::from_secs(13);
-/// Maximum duration of a round, which consists of a lookup and two addresses whose handshakes time out after 5 s each.
+/// Maximum duration of a round, which consists of a lookup and of handshakes with two addresses, each of which times out
+/// after 5 s.
 const ROUND: Duration = Duration::from_secs(11);
 /// Time limit of calls by name that must time out.
 const IN_VAIN: Duration = Duration::from_millis(700);
 
 impl Run {
     /// Kills a node while another node waits for its reply and there is no other activity. The caller is notified within
-    /// [`DEATH_IS_REPORTED`], and the killed node's successor reaches the other nodes within [`SUCCESSOR_REACHES`].
+    /// [`DEATH_IS_REPORTED`], and the successor of the killed node reaches the other nodes within [`SUCCESSOR_REACHES`].
     pub(super) fn one_dies(&mut self) -> Checked {
         let addresses = [VICTIM, WITNESS].map(|node| self.nodes[node].address);
         let told = self.hang(WITNESS, addresses[0])?;
@@ -72,8 +73,8 @@ impl Run {
         let limit = self.scheduler.now() + DEATH_IS_REPORTED;
         self.by(limit, "the caller of a node that was killed is not told", |_| told.get() == 1)?;
         self.has_handlers_by(limit, WITNESS, 0, "a handler runs on for a caller that was killed")?;
-        // Replace the node twice. Calls do not wait for the second replacement, and the other nodes still have sessions with
-        // the first successor.
+        // Replace the node twice. Calls do not wait for the second replacement, and the other nodes still have sessions
+        // with the first successor.
         for _ in 0..2 {
             self.replace(VICTIM);
             self.reach_from(VICTIM)?;
@@ -89,7 +90,7 @@ impl Run {
         self.replace(VICTIM);
         let ended = self.program(client.process, async move {
             let _may_fail = client.call(address, DEATH_IS_REPORTED, Ask::Number).await;
-            // The second call goes through another poller.
+            // Another poller makes the second call.
             client.timers.sleep(ALL_ARE_TOLD).await;
             if let Some(status) = client.call(address, SUCCESSOR_REACHES, Ask::Number).await {
                 client.oracle.fail(format!("the second call to a node's successor failed: {status}"));
@@ -99,8 +100,8 @@ impl Run {
         self.within(DEATH_IS_REPORTED + SUCCESSOR_REACHES, why, |_| ended.get() == 1)
     }
 
-    /// Kills a node with idle sessions to other nodes. The sessions that it dialled end without a call. A call to the node
-    /// ends within [`VANISHED_IS_REPORTED`] and has not run.
+    /// Kills a node with idle sessions to other nodes. The sessions that the node has dialled end without a call. A call
+    /// to the node ends within [`VANISHED_IS_REPORTED`] and has not run.
     fn one_vanishes(&mut self, address: SocketAddr) -> Checked {
         // The successor dials all other nodes.
         self.replace(VICTIM);
@@ -124,7 +125,7 @@ impl Run {
         self.within(RETURNS, "a node that was started again is not reached", |_| reached.get() == 1)?;
         self.pass(SILENCE);
         self.kill(VICTIM);
-        // Nodes that share memory detect the death at once, and the call dials.
+        // Nodes that share memory detect the death immediately, and the call dials.
         self.pass(DEATH_IN_MEMORY);
         let own = self.nodes[WITNESS].address;
         let knows = |ledger: &SessionLedger| ledger.node == own && has_session(ledger, address);
@@ -143,7 +144,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that a node reaches every other node within [`SUCCESSOR_REACHES`], with the first call to each.
+    /// Checks that a node reaches every other node within [`SUCCESSOR_REACHES`] with its first call.
     fn reach_from(&mut self, index: usize) -> Checked {
         let client = self.client(index)?;
         let (reached, servers) = (Tally::default(), client.servers.clone());
@@ -199,7 +200,7 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + UNKNOWN, |_| found.get() == 1);
         self.nodes[VICTIM].start(&mut self.scheduler, None);
         self.is_found(&found, "a server that is back")?;
-        // The server dies, and the name moves to another server. Callers find the new server without waiting for the old
+        // The server dies, and the name moves to another server. Callers find this server without waiting for the old
         // one.
         if let Some(successor) = self.nodes.get(2).map(|node| node.address) {
             directory.set(&[home, successor]);
@@ -211,7 +212,7 @@ impl Run {
         Ok(())
     }
 
-    /// Starts a call that waits and must succeed. The returned tally counts its success.
+    /// Starts a waiting call that must succeed. The returned tally counts its success.
     fn begin(&self, caller: &Caller) -> Tally {
         let caller = caller.clone();
         let (found, process) = (Tally::default(), caller.client.process);
@@ -237,19 +238,19 @@ impl Run {
     fn fails(&mut self, caller: &Caller) -> Checked {
         let caller = caller.clone();
         let ended = self.program(caller.client.process, async move { caller.fails().await });
-        // A session that has just broken is detected first, which takes up to 2 s.
+        // The end of a broken session is detected first, which takes up to 2 s.
         let why = "calls by a name that leads nowhere do not end";
         self.within(ROUND * 3, why, |_| ended.get() == 1)
     }
 }
 
-/// Returns true if a node has a session with the node at this address.
 fn has_session(ledger: &SessionLedger, peer: SocketAddr) -> bool {
     ledger.node != peer && ledger.sessions.iter().any(|session| session.peer.address() == peer)
 }
 
-/// Makes calls until one succeeds. After a failed attempt, a call that waits for another attempt is followed by a call that
-/// does not wait. Two consecutive calls may each use an attempt started by the caller's wait.
+/// Makes calls until one succeeds. After a failed attempt, a call that waits for another attempt is followed by a call
+/// that does not wait. Two consecutive calls may each wait, because the first one's wait may have started another
+/// attempt.
 async fn calls_until_reached(client: &Client, server: SocketAddr) {
     let (mut is_known, mut waited) = (false, 0);
     loop {
@@ -274,7 +275,7 @@ async fn calls_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Waits for the node. The first wait is too short.
+/// Waits for the node, first with a time limit that is too short.
 async fn waits_until_reached(client: &Client, server: SocketAddr) {
     while !client.call(server, MINUTE, Ask::Number).await.is_some_and(|status| is_attempt(&status)) {
         client.timers.sleep(BETWEEN).await;
@@ -292,13 +293,13 @@ async fn waits_until_reached(client: &Client, server: SocketAddr) {
     }
 }
 
-/// Returns true if a call ended at its deadline, with the reason why it was not sent.
+/// Returns true if a call ended at its deadline without having been sent, and its status states why.
 fn is_late(status: &Status) -> bool {
     status.code() == Code::DeadlineExceeded && is_attempt(status)
 }
 
-/// Returns true if a call was not sent because a connection attempt failed. Requests in a broken session fail in the same
-/// way.
+/// Returns true if a call was not sent because a connection attempt failed. Requests in a broken session fail with the
+/// same status.
 fn is_attempt(status: &Status) -> bool {
     let causes = ["the peer does not answer", "does not connect back", "no node listens", "nothing listens"];
     !status.may_have_run() && causes.iter().any(|cause| status.message().contains(cause))
@@ -310,7 +311,7 @@ fn is_refusal(status: &Status) -> bool {
         && status.causes().iter().any(|cause| cause.starts_with("the next attempt to connect is due in"))
 }
 
-/// Addresses of a name, which change in virtual time.
+/// Addresses of a name. They change in virtual time.
 #[derive(Debug, Clone)]
 struct Directory {
     timers: Timers,
@@ -347,24 +348,23 @@ fn broke_with_its_session(status: &Status) -> bool {
     status.code() == Code::Unavailable && causes.iter().any(|cause| status.message().ends_with(cause))
 }
 
-/// A caller that uses a name.
+/// A caller that addresses the server by name.
 #[derive(Clone)]
 struct Caller {
     client: Client,
     channel: Channel,
-    /// Address of the server.
     server: SocketAddr,
 }
 
 impl Caller {
-    /// Sends a small call. Returns the error, if it failed.
+    /// Sends a small call. Returns the error if the call failed.
     async fn number(&self, timeout: Duration, connect: Connect) -> Option<Status> {
         let client = WorkClient::new(self.channel.clone());
         self.client.number_by(client, self.server, "number, by a name", timeout, connect).await
     }
 
-    /// Sends small calls until one fails for a reason other than the end of its session, or succeeds. Returns the error of
-    /// this call, if it failed.
+    /// Sends small calls until one succeeds, or fails for a reason other than the end of its session. Returns the error
+    /// of the last call if it failed.
     async fn number_in_new_session(&self, connect: Connect) -> Option<Status> {
         loop {
             let failure = self.number(MINUTE, connect).await;

@@ -1,7 +1,7 @@
-//! A link with low bandwidth: senders fill it and share it with few losses, and sessions stay up.
+//! A link with low bandwidth. Senders use its full bandwidth with few losses, and sessions stay up.
 //!
-//! Several more nodes, each on its own host, send large arguments to the first node, which READs them through one link.
-//! The link is near with a short queue, or far with a longer one.
+//! Several additional nodes, each on a separate host, send large arguments to the first node, which READs them through
+//! the link. The link has either no delay and a short queue, or a long delay and a longer queue.
 
 use super::{Checked, Run, Tally};
 use crate::coverage::EventKind;
@@ -13,33 +13,37 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of an argument, of two kinds of calls.
+/// Size of a large argument, in bytes.
 const LARGE: usize = 64 << 10;
+/// Size of a small argument, in bytes.
 const SMALL: usize = 64;
-/// Calls of each sender at once, and calls in a row.
+/// Number of concurrent calls per sender.
 const OUTSTANDING: usize = 4;
+/// Number of consecutive calls.
 const IN_A_ROW: usize = 6;
-/// Time limit for nine of ten small calls beside large ones: the time of this number of full queues and of round trips, plus a
-/// margin. Lost packets may delay other calls further.
+/// Number of full queues in the time limit for nine of ten small calls that run beside large ones. The limit also
+/// includes [`ROUND_TRIPS`] and [`MARGIN`]. Lost packets may delay the other calls further.
 const QUEUES: u32 = 2;
 const ROUND_TRIPS: u32 = 2;
 const MARGIN: Duration = Duration::from_millis(1);
-/// Time limit of all calls of a round: this multiple of the time in which the link sends the arguments, plus this time.
+/// Factor between the time limit of a round and the transmission time of its arguments. The limit also includes [`BEGIN`]
+/// and [`GROWING`].
 const USED: u32 = 2;
 const BEGIN: Duration = Duration::from_secs(1);
-/// Round trips in which windows grow.
+/// Number of round trips in which windows grow.
 const GROWING: u32 = 60;
-/// After the first round, one datagram in this number may be dropped on a near link, and one in `DROPPED_FAR` on a far link,
-/// where only losses limit a window.
+/// After the first round, one in this many datagrams may be dropped on a link without delay.
 const DROPPED: u64 = 50;
+/// Like [`DROPPED`], for a link with a long delay, where only losses limit a window.
 const DROPPED_FAR: u64 = 20;
-/// If a link marks datagrams, it does so from one in this number of the queue's bytes on, and one datagram in `DROPPED_MARKED`
-/// may be dropped on such a near link. On a far link the first marks arrive after the queue is full.
+/// Divisor of the queue size that gives the length from which datagrams are marked, if the link marks them.
 const MARKED: u64 = 4;
+/// Like [`DROPPED`], for a link without delay that marks datagrams. With a long delay, the first marks arrive after the
+/// queue is full.
 const DROPPED_MARKED: u64 = 200;
 
 impl Run {
-    /// Sends large arguments of several nodes through one link.
+    /// Lets several nodes send large arguments through one link.
     pub(super) fn a_link_is_shared(&mut self) -> Checked {
         let is_far = self.random.bool();
         let byte_ns = self.random.u64(8..=40);
@@ -57,7 +61,7 @@ impl Run {
         for _ in 0..count {
             senders.push(self.start_extra(|node| NodePlan { is_client: true, ..node })?);
         }
-        // Sessions are set up before the load starts, and have measured the delay of the link.
+        // Before the load starts, all sessions are up and have measured the delay of the link.
         let reached = Tally::default();
         for at in &senders {
             let client = self.client_of(&self.extra[*at], vec![server])?;
@@ -70,7 +74,7 @@ impl Run {
             None => DROPPED,
         };
         let (mut sent_datagrams, mut dropped) = (0, 0);
-        // In the third round small calls run beside large calls.
+        // In the third round, small calls run beside large calls.
         for round in ["first", "second", "third"] {
             let _before = self.scheduler.network.set_bottleneck(Some(bottleneck));
             let began = self.scheduler.now();
@@ -104,7 +108,7 @@ impl Run {
                      {took:?} of {sent:?}, {passed:?}, small calls in {waited:?}"
                 ),
             );
-            // Windows double in the first round.
+            // In the first round, windows still double.
             if round != "first" {
                 sent_datagrams += passed.all;
                 dropped += passed.dropped;
@@ -144,7 +148,7 @@ impl Small {
     }
 }
 
-/// Sends small calls, one at a time, until all of these programs have ended.
+/// Sends small calls, one at a time, until the given number of programs has ended.
 async fn small_calls(client: Client, server: SocketAddr, (ended, all): (Tally, usize), small: Small) {
     while ended.get() < all {
         let began = client.timers.now();

@@ -14,21 +14,22 @@ use std::time::Duration;
 use trunkline::Code;
 use trunkline_testkit::Hostility;
 
-/// Maximum time from the last fault until every node reaches every other node. A session that was cut off is abandoned after
-/// seconds, and a handshake is repeated with increasing pauses.
+/// Maximum time from the last fault until every node reaches every other node. A session that was cut off is abandoned
+/// after some seconds, and a handshake is repeated with increasing pauses.
 const HEALING: Duration = Duration::from_secs(40);
-/// Number of calls between each two nodes in the calm phase.
+/// Number of calls between each pair of nodes in the calm phase.
 const CALM_CALLS: usize = 3;
-/// Number of packets that an attacker sends in the calm phase, and the time in which they are sent.
+/// Number of packets that an attacker sends in the calm phase.
 const CALM_FORGERIES: usize = 40;
+/// Time in which an attacker sends these packets.
 const CALM_FORGING_NS: u64 = 20_000_000;
-/// Time in which unused credit is returned.
+/// Time within which unused credit is returned.
 const CREDIT_DECAYS: Duration = Duration::from_millis(110);
-/// Maximum number of further checks that all resources have been returned.
+/// Maximum number of checks that all resources have been returned.
 const LOOKS: u32 = 5;
-/// Maximum number of turns of one machine in an idle second, for keepalives and checks of timers.
+/// Maximum number of turns of one machine per idle second. Keepalives and timer checks need turns.
 const IDLE_TURNS_PER_S: u64 = 2_000;
-/// Maximum time in which nodes shut down while there are no calls.
+/// Maximum time in which nodes shut down if there are no calls.
 const ENDING: Duration = Duration::from_secs(10);
 
 impl Run {
@@ -79,8 +80,8 @@ impl Run {
         self.calm_calls(HEALING, "calls do not end although nothing is wrong")
     }
 
-    /// Sends calls between all nodes. Each call must end as planned within [`CALM_LIMIT`], plus [`CREDIT_DECAYS`] if an SRQ is
-    /// small, and all calls must end within `time`.
+    /// Sends calls between all nodes. Each call must end as planned within [`CALM_LIMIT`], or [`CREDIT_DECAYS`] later if
+    /// an SRQ is small. All calls must end within `time`.
     pub(super) fn calm_calls(&mut self, time: Duration, why: &str) -> Checked {
         let (ended, nodes) = (Tally::default(), self.nodes.len());
         let has_room = self.plan.has_room();
@@ -94,7 +95,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Returns an error if calls, jobs or credit are still in use. Used when there are no calls.
+    /// Returns an error if calls, jobs or credit are still in use. Called when there are no calls.
     pub(super) fn rest(&self) -> Checked {
         if let Some(node) = self.nodes.iter().find(|node| node.limited_calls() > 0) {
             return Err(format!("{} calls count in limits at {}", node.limited_calls(), node.address));
@@ -122,7 +123,7 @@ impl Run {
         }
         self.count_credits()?;
         for _ in 0..LOOKS {
-            // A keepalive in transit may hold resources. A leak remains after the keepalive has arrived.
+            // A keepalive in transit may hold resources. A leak remains after its arrival.
             if self.rest().is_ok() {
                 break;
             }
@@ -140,7 +141,8 @@ impl Run {
     pub(super) fn end(&mut self) -> Checked {
         for node in &self.nodes {
             let rnr = node.running().map_or(0, |(_, running)| running.report().rnr);
-            // A peer that sends beyond its credit may exhaust an SRQ, which then lacks a receive for another peer's message.
+            // A peer that sends beyond its credit may exhaust an SRQ, which then lacks a receive for the message of
+            // another peer.
             if rnr > 0 && self.plan.hostility != Some(Hostility::Beyond) {
                 return Err(format!("{rnr} RNR NAKs at {}", node.address));
             }
@@ -171,7 +173,7 @@ impl Run {
 }
 
 impl Client {
-    /// Calls a server until a call succeeds. The first calls may use the session of a process that has ended.
+    /// Calls a server until a call succeeds. The first calls may use a session with a process that has ended.
     pub(super) async fn until_reached(self, server: SocketAddr) {
         while self.call(server, TRY, Ask::Number).await.is_some() {
             self.timers.sleep(Duration::from_millis(5)).await;
@@ -182,7 +184,7 @@ impl Client {
 async fn calm_calls(client: Client, mut random: fastrand::Rng, limit: Duration) {
     for _ in 0..CALM_CALLS {
         for server in client.servers.clone() {
-            // The pause is long enough that machines are usually asleep.
+            // With these pauses, machines are usually asleep.
             client.timers.sleep(Duration::from_micros(random.u64(..4000))).await;
             if random.u8(..4) == 0 {
                 calm_stream(&client, server, &mut random, limit).await;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of sessions begun by a crowd, and number of connections per session. Together they are twice the limit on
-/// half-open connections of one host.
+/// Number of sessions begun by a crowd.
 const CROWD: u16 = 16;
+/// Number of connections per session of a crowd. In total, a crowd has twice the limit on half-open connections of one
+/// host.
 const CROWD_POLLERS: u16 = 32;
-/// Number of sessions begun with nodes that have identities. It exceeds the limit on unproven sessions of one host.
+/// Number of sessions begun by a crowd if nodes have identities. It exceeds the limit on unproven sessions of one host.
 const UNPROVEN_CROWD: u16 = 80;
 
 impl Run {
@@ -58,14 +59,14 @@ impl Run {
         }
     }
 
-    /// Records processes that have ended since the last step.
+    /// Handles processes that have ended since the last step.
     pub(super) fn settle(&mut self) {
         for node in &mut self.nodes {
             node.settle(&mut self.scheduler);
         }
     }
 
-    /// Kills a process that should have died between two stores but made too few stores.
+    /// Kills a process that should have died between two stores, but made too few stores.
     pub(super) fn kill_doomed(&mut self, node: usize) {
         if self.nodes[node].process().is_some_and(|process| self.scheduler.is_doomed(process)) {
             self.kill(node);

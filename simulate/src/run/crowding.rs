@@ -15,7 +15,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::Status;
 
-/// Depth of the shallowest SRQ. It has room for 15 remote pollers, at most 7 of which are on one host.
+/// SRQ depth of the server, which is the minimum. It is sufficient for 15 remote pollers, of which at most 7 may be on
+/// one host.
 const DEPTH: u32 = 16;
 const POLLERS: u16 = 4;
 /// Time limit of a call that waits for a session.
@@ -50,8 +51,8 @@ impl Run {
         self.ask(from, to, within, None)?.map_or(Ok(()), |status| Err(status.to_string()))
     }
 
-    /// Sends a call between additional nodes. The call waits for a session if `patience` is given. Returns the error, if the
-    /// call failed.
+    /// Sends a call between additional nodes. If `patience` is given, the call waits for a session. Returns the error if
+    /// the call failed.
     fn ask(
         &mut self,
         from: usize,

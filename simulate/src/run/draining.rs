@@ -1,8 +1,8 @@
-//! Ends of handlers and of nodes while there is no other activity.
+//! Ends of handlers and of nodes without other activity.
 //!
-//! A handler ends at its deadline while its caller is stopped. A node drains or shuts down while its handlers run and make
-//! calls. These calls end as usual, new calls are refused within [`REFUSED_WITHIN`], and a busy poller does not delay peers.
-//! A shutdown keeps its grace period, and peers detect it.
+//! A handler ends at its deadline while its caller is stopped. A node drains or shuts down while its handlers run and
+//! make calls. These calls end as usual, new calls are refused within [`REFUSED_WITHIN`], and a busy poller does not
+//! delay peers. A shutdown keeps its grace period, and peers detect it.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -15,13 +15,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use trunkline::{Code, Reason, Status};
 
-/// Node that ends, and node that calls it.
+/// Node that ends.
 const LEAVER: usize = 0;
+/// Node that calls the ending node.
 const WITNESS: usize = 1;
 
 /// Maximum time until a draining server refuses a call.
 const REFUSED_WITHIN: Duration = Duration::from_millis(50);
-/// Maximum time from the end of the last handler until a draining node detects it.
+/// Maximum time until a draining node detects the end of its last handler.
 const SEEN: Duration = Duration::from_millis(1);
 /// Maximum time from the end of the handlers, or of the grace period, until a node has ended and its peers have detected
 /// this. The CM exchanges two messages per session, and every machine checks its timers within 20 ms.
@@ -30,12 +31,12 @@ const LEAVING: Duration = Duration::from_millis(100);
 const WITHOUT_A_POLLER: Duration = Duration::from_millis(50);
 /// Time for which a handler blocks its poller.
 const STUCK: Duration = Duration::from_secs(2);
-/// Duration of the first call made by a handler of a draining node. The call is in flight when the node begins to drain or
-/// shut down.
+/// Duration of the first call made by a handler on a draining node. The call is in flight when the node begins to drain
+/// or shut down.
 const NESTED: Duration = Duration::from_millis(40);
 /// Grace period in which these handlers must end. Unused credit of other senders is returned within 110 ms.
 const HANDLERS_END: Duration = Duration::from_millis(300);
-/// Number of running handlers at a draining node. One handler is left for the call from the node's program.
+/// Number of forwarding handlers on a draining node. One handler is left for the call from the node's program.
 const FORWARDING: usize = HANDLERS.per_peer - 1;
 /// Time limit of a call whose handler must end without a cancellation.
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -46,10 +47,9 @@ const HANDLER_ENDS: Duration = Duration::from_millis(50);
 /// Running time of a handler whose caller must get the reply despite a shutdown.
 const WORK_US: u64 = 50_000;
 
-/// Violation reported if calls are not delivered although there is no fault.
+/// Violation that is reported if calls are not delivered although there is no fault.
 const NOT_ENTERED: &str = "a call does not reach its handler although nothing is wrong";
 
-/// The way in which a node ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The node drains, refuses calls, and shuts down once it has drained.
@@ -73,8 +73,8 @@ impl Run {
         self.programs_end(STOPPED + QUIET, "a call does not end although its deadline has passed")
     }
 
-    /// Ends a node while its handlers call two other nodes. The node has just started, and has a session with at most one of
-    /// the two.
+    /// Ends a node while its handlers call two other nodes. The node has just started, and has a session with at most one
+    /// of the two nodes.
     pub(super) fn one_drains(&mut self) -> Checked {
         let end = if self.random.bool() { End::ShutDown } else { End::Drain };
         let other = self.nodes.len() - 1;
@@ -116,7 +116,7 @@ impl Run {
         self.programs_end(SEEN + LEAVING, "a call to a node that drains does not end")?;
         drop(node);
         if end == End::Drain {
-            // Sessions stay up, and calls are refused.
+            // Sessions stay up while calls are refused.
             self.scheduler.tasks.add(client.process, refused(client, address));
             let why = "a call to a node that has drained does not end";
             self.programs_end(REFUSED_WITHIN + QUIET, why)?;
@@ -143,7 +143,7 @@ impl Run {
             }
         });
         self.by(limit, NOT_ENTERED, |scheduler| scheduler.coverage.of(EventKind::HandlerBlocked) > blocked)?;
-        // The blocked poller stops the clock until then.
+        // The blocked poller stops the virtual clock until the handler returns.
         self.pass(SEEN);
         self.nodes[LEAVER].begin_shutdown(&self.scheduler);
         let why = "the callers of a node that a handler keeps from ending are not told soon";
@@ -174,7 +174,8 @@ impl Run {
         self.has_ended_by(limit, process)
     }
 
-    /// Kills the leaver's remaining process and starts a successor. Returns when the witness has a session with the successor.
+    /// Kills the remaining process of the node and starts a successor. Returns when the calling node has a session with
+    /// the successor.
     fn restart(&mut self) -> Checked {
         self.replace(LEAVER);
         let address = self.nodes[LEAVER].address;
@@ -187,8 +188,8 @@ impl Run {
     }
 }
 
-/// Sends a call to a draining node. The call must be refused within [`REFUSED_WITHIN`] by the node, or by the caller's
-/// poller if it has been notified of the drain.
+/// Sends a call to a draining node. The call must be refused within [`REFUSED_WITHIN`], either by the node or by the
+/// caller's poller after it was notified of the drain.
 async fn refused(client: Client, server: SocketAddr) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;
@@ -201,7 +202,8 @@ async fn refused(client: Client, server: SocketAddr) {
     }
 }
 
-/// Makes a call from a node's program. The call succeeds while the node drains, and is refused once the node shuts down.
+/// Makes a call from a node's program. The call succeeds while the node drains, and is refused after the node begins to
+/// shut down.
 async fn called_from_outside(client: Client, server: SocketAddr, end: End) {
     let began = client.timers.now();
     let outcome = client.call(server, TRY, Ask::Number).await;

@@ -1,9 +1,9 @@
 //! A client behind a stateful firewall. Its first calls succeed, and its session outlives a pause.
 //!
-//! One or two additional nodes on one host are behind a firewall, and perhaps behind an address translator. They call the
-//! first node, are idle, and call again. One of their processes is killed. When its successor calls from another port, the
-//! first node checks for dead peers and keeps the other session. Finally, the translator loses its mappings. The nodes get
-//! new sessions, and the first node ends only the sessions with nodes that it cannot reach.
+//! One or two additional nodes on one host are behind a firewall, and in some runs behind an address translator. They
+//! call the first node, are idle, and call again. One of their processes is killed. When its successor calls from another
+//! port, the first node checks for dead peers and keeps the other session. Finally, the translator loses its mappings.
+//! The nodes get new sessions, and the first node ends only the sessions with nodes that it cannot reach.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::coverage::EventKind;
@@ -22,11 +22,11 @@ use trunkline_verbs::QpNumber;
 const FIRST: Duration = Duration::from_secs(2);
 /// Maximum duration of all further calls.
 const CALLS: Duration = Duration::from_secs(5);
-/// Length of the pause, in seconds. The longer pauses let the firewall close unused flows.
+/// Length of the pause, in seconds. During longer pauses, the firewall closes unused flows.
 const PAUSE_S: RangeInclusive<u64> = 25..=60;
-/// Address of the translator, which no host has.
+/// Address of the translator, which is not the address of any host.
 const TRANSLATOR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 9, 9, 9));
-/// Maximum time from a successor's first call to the end of its predecessor's session.
+/// Maximum time from the first call of a successor to the end of its predecessor's session.
 const DEAD_IS_NOTICED: Duration = Duration::from_secs(3);
 
 /// Maximum time from the loss of a mapping until a client's calls succeed again.
@@ -35,7 +35,7 @@ const BACK: Duration = Duration::from_secs(5);
 const LOST_IS_NOTICED: Duration = Duration::from_secs(15);
 
 impl Run {
-    /// Calls a node from behind a firewall, with a pause, and then from the successor of a killed process.
+    /// Calls a node from behind a firewall before and after a pause, and then from the successor of a killed process.
     pub(super) fn a_client_is_behind_a_firewall(&mut self) -> Checked {
         let pollers = self.random.u16(1..=3);
         let client = self.start_extra(|node| NodePlan { pollers, is_client: true, ..node })?;
@@ -92,7 +92,7 @@ impl Run {
         Ok(())
     }
 
-    /// Removes the translator's mappings. Clients that make calls get new sessions, and the server ends only the clients'
+    /// Removes the mappings of the translator. Clients that make calls get new sessions, and the server ends only their
     /// old sessions.
     fn mappings_are_lost(&mut self, clients: &[usize], server: SocketAddr) -> Checked {
         let sessions = |run: &Self| {
@@ -134,7 +134,7 @@ impl Run {
         Ok(())
     }
 
-    /// Returns the TGTs of a server's sessions with additional nodes, which the server sees at the address `outside`.
+    /// Returns the TGTs of a server's sessions with additional nodes that the server sees at the address `outside`.
     fn targets_of(
         &self,
         clients: &[usize],

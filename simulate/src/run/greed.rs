@@ -1,4 +1,4 @@
-//! Peers that exhaust their budgets. Their further calls are refused, while other peers are served.
+//! Peers that exhaust their budgets. Further calls from them are refused, while other peers are served.
 
 use super::{Checked, QUIET, Run, TRY, Tally};
 use crate::plan::HANDLERS;
@@ -9,29 +9,31 @@ use trunkline_verbs::Time;
 
 /// Time limit of the calls that hold handlers.
 const HELD: Duration = Duration::from_millis(200);
-/// Number of calls beyond the limit.
+/// Number of calls beyond a limit.
 const BEYOND: usize = 2;
-/// Number of calls that keep texts. The last one exceeds the memory of one peer.
+/// Number of calls that keep texts. The last one exceeds the memory budget of one peer.
 const KEEPING: usize = 3;
-/// Number of concurrent calls from one caller, and of sequential calls from another caller.
+/// Number of concurrent calls from the greedy caller.
 const FLOOD: usize = 300;
+/// Number of sequential calls from the other caller.
 const BESIDE: usize = 6;
-/// Number of times that a handler blocks a poller of the server, and the duration of each, in microseconds.
+/// Number of times that a handler blocks a poller of the server.
 const BLOCKS: usize = 5;
+/// Duration for which a handler blocks a poller, in microseconds.
 const BLOCKED_US: u64 = 300;
 
-/// A server, peers that exhaust their limits at the server, and a peer that must still be served.
+/// A server, peers that exhaust their limits on it, and a peer that must still be served.
 struct Greed {
     server: usize,
     greedy: Vec<usize>,
-    /// Total handler limit of the greedy peers.
+    /// Total limit on running handlers of the greedy peers.
     allowed: usize,
     honest: Option<usize>,
 }
 
 impl Run {
-    /// Lets a caller use as many handlers, and then as much memory, as its limits allow, and finally send many calls at
-    /// once. Further calls from this caller are refused, and calls from another caller are not.
+    /// Lets a caller use all handlers and then all memory that its limits allow, and finally send many calls at the same
+    /// time. Further calls from this caller are refused; calls from another caller are not.
     pub(super) fn one_is_greedy(&mut self) -> Checked {
         let honest = Some(self.nodes.len() - 1).filter(|honest| *honest != 1);
         let greed = Greed { server: 0, greedy: vec![1], allowed: HANDLERS.per_peer, honest };
@@ -40,8 +42,8 @@ impl Run {
         self.flood_one(&greed)
     }
 
-    /// Lets callers on one host exhaust the handler limit of the host while a caller on another host makes calls, if the run
-    /// has such callers.
+    /// Lets callers on one host exhaust the handler limit of the host while a caller on another host makes calls. Does
+    /// nothing in runs without such callers.
     pub(super) fn a_host_is_greedy(&mut self) -> Checked {
         let host = |node: usize| self.nodes[node].address.ip();
         let all = 0..self.nodes.len();
@@ -121,8 +123,8 @@ impl Run {
         Ok(())
     }
 
-    /// Sends many calls from one caller at once, while another caller sends its calls one after another. The ledgers show
-    /// how long the other caller's messages waited.
+    /// Sends many concurrent calls from one caller, and sequential calls from another caller. The ledgers contain the
+    /// time for which the other caller's messages waited.
     fn flood_one(&mut self, greed: &Greed) -> Checked {
         let address = self.nodes[greed.server].address;
         let (greedy, honest) = (greed.greedy[0], self.nodes.len() - 1);
@@ -166,7 +168,7 @@ fn is_refusal(status: &Status) -> bool {
             .any(|whose| status.message().contains(&format!("{whose} budget of running handlers")))
 }
 
-/// Returns true for failures of calls that exceed the capacity of a small node.
+/// Returns true if a status reports that a call exceeds the capacity of a small node.
 fn is_overload(status: &Status) -> bool {
     matches!(status.code(), Code::ResourceExhausted | Code::DeadlineExceeded)
 }

@@ -21,24 +21,25 @@ use std::time::Duration;
 use trunkline_testkit::Hostility;
 use trunkline_verbs::Time;
 
-/// Number of small calls that the peer sends at once, and the kind of its large calls.
+/// Number of concurrent small calls from the peer.
 const SMALL: usize = 280;
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 100 << 10, wait_us: 0 };
-/// Time limit of the hostile peer's calls. It is longer than a node waits for a peer that accepts nothing.
+/// Time limit of the hostile peer's calls. A node waits for less time for a peer that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Number of calls that the hostile peer makes during faults, and its longest pause between two calls.
+/// Number of calls that the hostile peer makes during faults.
 const CALLS: usize = 30;
+/// Longest pause between two of these calls, in microseconds.
 const THINK_US: u64 = 60_000;
 /// Time after which the session of a peer that accepts nothing ends.
 const STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Additional time. A poller checks its timers every few milliseconds, and READs the permitted large messages first.
+/// Addition to a limit. A poller checks its timers every few milliseconds, and READs the permitted large messages first.
 const NOTICED: Duration = Duration::from_secs(1);
-/// Number of rounds of calls by honest nodes while a peer is about to lose its session.
+/// Number of rounds of calls between honest nodes before a peer loses its session.
 const ROUNDS: u32 = 2;
 /// Maximum time until the death of the hostile peer is detected and its resources are released.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 
-/// Returns the plan for a hostile peer's node, on a separate host.
+/// Returns the plan of the hostile peer's node, which is on a separate host.
 pub(super) fn plan(nodes: &[NodePlan]) -> NodePlan {
     let host = nodes.iter().map(|node| node.host + 1).max().unwrap_or(0);
     NodePlan { clients: 2, ..NodePlan::extra(host, 2) }
@@ -49,7 +50,7 @@ fn takes_long(hostility: Hostility) -> bool {
     [Hostility::Stingy, Hostility::Unfinished].contains(&hostility)
 }
 
-/// Returns the causes that the log may give for the end of the session.
+/// Returns the possible causes in the log for the end of the session.
 fn causes(hostility: Hostility) -> &'static [&'static str] {
     match hostility {
         Hostility::Hoarding | Hostility::Advanced => &[],
@@ -57,9 +58,9 @@ fn causes(hostility: Hostility) -> &'static [&'static str] {
         Hostility::Beyond => &["the peer broke the protocol"],
         // A random frame kind may be a kind of a later version.
         Hostility::Garbage => &["the peer broke the protocol", "which this node does not know"],
-        // A peer whose keys were dropped at the end of its session looks the same.
+        // A peer whose keys were dropped at the end of its session causes the same text.
         Hostility::Unserved => &["the peer has ended the session, or has named memory that it does not hold"],
-        // The hostile peer's INI breaks because of the READ, and its node ends the session.
+        // The READ breaks the INI of the hostile peer, whose node then ends the session.
         Hostility::Prying => &["the peer closed the session, or its process has ended"],
     }
 }
@@ -77,7 +78,7 @@ const fn kind(hostility: Hostility) -> EventKind {
 }
 
 impl Run {
-    /// Starts the hostile peer, if the run has one, with clients that make calls during faults.
+    /// Starts the hostile peer, if the run includes one, with clients that make calls during faults.
     pub(super) fn start_hostile(&mut self) {
         let Some(hostility) = self.plan.hostility else { return };
         let Ok(client) = self.hostile_client(hostility) else { return };
@@ -87,7 +88,7 @@ impl Run {
         }
     }
 
-    /// Returns a client of the hostile peer. Starts the peer if necessary.
+    /// Returns a client of the hostile peer, which is started if necessary.
     fn hostile_client(&mut self, hostility: Hostility) -> Checked<Client> {
         let mut node = self.hostile.take().ok_or("the run has no hostile peer")?;
         let seed = self.random.u64(..);
@@ -116,7 +117,7 @@ impl Run {
         self.unbroken()
     }
 
-    /// Returns true if a node has a session with the hostile peer, or has state from an earlier one.
+    /// Returns true if a node has a session with the hostile peer, or state from an earlier session with it.
     fn knows(&self, hostile: SocketAddr) -> bool {
         let sessions = self.scheduler.sessions();
         let mut peers =
@@ -140,12 +141,12 @@ impl Run {
         self.lend(victim)?;
         let began = self.scheduler.now();
         self.honest_calls()?;
-        // A hoarder loses its session only if other peers lack the credit for a long time.
+        // A hoarder loses its session only if other peers lack credit for a long time.
         if hostility != Hostility::Hoarding {
             self.loses_its_session(hostility, address, began)?;
         }
         self.scheduler.coverage.count(kind(hostility));
-        // The hostile peer's next session gets no more connections than the first.
+        // The hostile peer's next session gets no more connections than its first.
         self.flood(&client, address);
         self.honest_calls()?;
         drop(client);
@@ -153,7 +154,7 @@ impl Run {
         let limit = self.scheduler.now() + FORGOTTEN;
         loop {
             let (now, rest) = (self.qps(victim), self.rest());
-            // The earlier count may include connections that were ending, so fewer QPs are accepted.
+            // The earlier count may include connections that were ending, so the count may be lower now.
             if now.ini <= before.ini && now.tgt <= before.tgt && rest.is_ok() {
                 return Ok(());
             }
@@ -167,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Calls a node from the hostile peer.
+    /// Sends calls to a node from the hostile peer.
     fn flood(&self, client: &Client, server: SocketAddr) {
         let small = std::iter::repeat_n(Ask::Number, SMALL);
         for ask in small.chain(std::iter::repeat_n(LARGE, LARGE_CALLS as usize)) {
@@ -178,11 +179,11 @@ impl Run {
         }
     }
 
-    /// Calls the hostile peer from a node. Some of the arguments are slices of buffers.
+    /// Sends calls to the hostile peer from a node. Some arguments are slices of buffers.
     fn lend(&mut self, victim: usize) -> Checked {
         let hostile = self.hostile.as_ref().map(|node| node.address).ok_or("the run has no hostile peer")?;
         let client = self.client(victim)?;
-        // At least one in four consecutive arguments is a slice.
+        // At least one of four consecutive arguments is a slice.
         for _ in 0..LENT_CALLS {
             let client = client.clone();
             self.scheduler.tasks.add(client.process, async move {
@@ -213,8 +214,7 @@ impl Run {
                 self.honest_calls()?;
             }
         }
-        // The hostile peer's node may be the first to detect a stall, because the network has removed frames sent by this
-        // peer.
+        // The hostile peer's node may detect a stall first, because the network has removed some of its frames.
         let of_it = |peer: SocketAddr| Some(peer) == hostile || (peer == victim && takes_long(hostility));
         let ends = ended.iter().filter(|(peer, _)| of_it(*peer)).map(|(_, cause)| cause.as_str());
         let (ends, expected) = (ends.collect::<Vec<_>>(), causes(hostility));

@@ -1,7 +1,7 @@
-//! One run. Nodes start, clients make calls and faults occur. Then all faults end, and no effects of them may remain.
+//! One run. Nodes start, clients make calls and faults occur. Then all faults end, and their effects must disappear.
 //!
 //! After the faults, the [`PHASES`] are executed in order. A phase uses the nodes of the plan and may add further nodes,
-//! which end with the phase. It begins without calls in flight, and fails with the first violation. The last phase shuts
+//! which end with the phase. It begins without calls in flight, and fails on the first violation. The last phase shuts
 //! down all nodes.
 
 use crate::coverage::{Coverage, EventKind};
@@ -41,7 +41,7 @@ mod tampering;
 
 /// Time limit for each attempt to reach a node.
 const TRY: Duration = Duration::from_millis(500);
-/// Time after the last call in which all credit granted for a burst decays.
+/// Time after the last call within which all credit granted for a burst decays.
 const QUIET: Duration = Duration::from_millis(300);
 /// Interval at which running handlers are counted.
 const LOOK: Duration = Duration::from_millis(2);
@@ -50,9 +50,8 @@ const LOOK: Duration = Duration::from_millis(2);
 type Checked<T = ()> = Result<T, String>;
 
 struct Phase {
-    /// Name shown in the trace.
     name: &'static str,
-    /// Returns true if runs with this plan have the phase.
+    /// Returns true if runs with this plan include the phase.
     belongs_to: fn(&Plan) -> bool,
     check: fn(&mut Run) -> Checked,
 }
@@ -114,18 +113,18 @@ const PHASES: &[Phase] = &[
 
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The violation, if any.
+    /// Violation of a rule, if any.
     pub(crate) broken: Option<String>,
     pub(crate) coverage: Arc<Coverage>,
     pub(crate) nodes: usize,
     pub(crate) turns: u64,
-    /// Virtual time that passed in the run.
+    /// Virtual time that passed during the run.
     pub(crate) simulated: Duration,
-    /// Checksum, which is equal in two runs with the same seed.
+    /// Checksum of the run. It is equal in all runs with the same seed.
     pub(crate) checksum: u32,
 }
 
-/// Runs a seed. Overrides the numbers of pollers if `pollers` is given.
+/// Runs a seed. If `pollers` is given, it overrides the numbers of pollers.
 pub(crate) fn run(seed: u64, pollers: Option<Pollers>, trace: Trace) -> Outcome {
     let coverage = Arc::new(Coverage::default());
     let plan = Plan::new(seed).with_pollers(pollers);
@@ -174,9 +173,9 @@ struct Run {
     plan: Plan,
     scheduler: Scheduler,
     nodes: Vec<SimNode>,
-    /// Additional nodes in the current phase.
+    /// Additional nodes of the current phase.
     extra: Vec<SimNode>,
-    /// The hostile peer, if the run has one.
+    /// The hostile peer, if the run includes one.
     hostile: Option<SimNode>,
     /// Authority for the nodes' certificates, if the nodes have identities.
     authority: Option<Authority>,
@@ -209,7 +208,6 @@ impl Run {
         }
     }
 
-    /// Runs all phases of the plan.
     fn phases(&mut self) -> Checked {
         for phase in PHASES {
             if (phase.belongs_to)(&self.plan) {
@@ -234,12 +232,12 @@ impl Run {
         self.scheduler.run_until(self.scheduler.now() + time, |_| false);
     }
 
-    /// Runs until `done` returns true. If this takes longer than `time`, `why` is the violation.
+    /// Runs until `done` returns true. `why` is the violation if this takes longer than `time`.
     fn within(&mut self, time: Duration, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         self.by(self.scheduler.now() + time, why, done)
     }
 
-    /// Runs until `done` returns true, like [`Run::within`], up to a point in time.
+    /// Like [`Run::within`], but until a point in time.
     fn by(&mut self, limit: Time, why: &str, done: impl FnMut(&Scheduler) -> bool) -> Checked {
         let is_done = self.scheduler.run_until(limit, done);
         self.unbroken()?;
@@ -268,8 +266,8 @@ impl Run {
         }
     }
 
-    /// Runs until a process that was shut down has ended, except for the card's machine, which ends with the last handle to
-    /// the node.
+    /// Runs until a process that was shut down has ended. The machine of the card may remain, because it ends with the
+    /// last handle to the node.
     fn has_ended_by(&mut self, limit: Time, process: u64) -> Checked {
         let is_over = |name: &&str| name.ends_with("card");
         let ended = |scheduler: &Scheduler| scheduler.machines_of(process).iter().all(is_over);
@@ -277,7 +275,7 @@ impl Run {
             .map_err(|why| format!("{why}: {}", self.scheduler.machines_of(process).join(", ")))
     }
 
-    /// Adds a program, which is counted when it ends.
+    /// Adds a program that is counted when it ends.
     fn add(&self, tally: &Tally, process: u64, program: impl Future<Output = ()> + 'static) {
         let tally = tally.clone();
         self.scheduler.tasks.add(process, async move {
@@ -286,7 +284,7 @@ impl Run {
         });
     }
 
-    /// Adds a program. The returned count becomes 1 when the program ends.
+    /// Adds a program. The returned count becomes 1 when it ends.
     fn program(&self, process: u64, program: impl Future<Output = ()> + 'static) -> Tally {
         let tally = Tally::default();
         self.add(&tally, process, program);
@@ -312,7 +310,7 @@ impl Run {
 
     /// Starts an additional node on a separate host. Returns its index among the additional nodes.
     fn start_extra(&mut self, set: impl FnOnce(NodePlan) -> NodePlan) -> Checked<usize> {
-        // The next number may belong to the hostile peer.
+        // The hostile peer may use the next number.
         let host = self.nodes.len() + 1 + self.extra.len();
         let plan = set(NodePlan::extra(host, self.random.u16(1..=2)));
         let mut node = SimNode::new(host, plan, self.plan.rc, self.authority.as_mut());
@@ -373,7 +371,7 @@ impl Run {
         }
     }
 
-    /// Drops the remains of a failed run, so that the next run starts from a clean state.
+    /// Drops the remaining nodes and tasks of a failed run, so that the next run starts from a clean state.
     fn clear(&mut self) {
         for node in self.nodes.iter_mut().chain(&mut self.extra).chain(&mut self.hostile) {
             node.kill(&mut self.scheduler);
@@ -387,8 +385,8 @@ impl Run {
         ledgers
     }
 
-    /// Checks that credits are conserved and budgets are kept, and that nodes do not send to the attacker. May be called at
-    /// any time.
+    /// Checks that credits are conserved, that budgets are kept, and that nodes do not send to the attacker. May be
+    /// called at any time.
     fn count_credits(&self) -> Checked {
         self.unbroken()?;
         self.scheduler.network.broken().map_or(Ok(()), Err)?;

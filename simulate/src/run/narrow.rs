@@ -1,7 +1,7 @@
 //! A path whose MTU is smaller than the MTU of the interfaces at its ends. It silently drops larger packets.
 //!
 //! An additional node calls the first node over such a path. Each lost session lowers the path MTU of the next session by
-//! one step, until calls of all sizes succeed. The calls from a successor of this node lose no further session.
+//! one step, until calls of all sizes succeed. Calls from a successor of this node lose no further sessions.
 
 use super::{Checked, Run, TRY};
 use crate::coverage::EventKind;
@@ -53,7 +53,7 @@ impl Run {
     }
 }
 
-/// Sends large calls until one succeeds, and then calls of several sizes, which must succeed. Counts the failures.
+/// Sends large calls until one succeeds, and then calls of several sizes, all of which must succeed. Counts the failures.
 async fn calls(client: Client, lost: Rc<Cell<usize>>) {
     let server = client.servers[0];
     let large = Ask::echo(100 << 10, 100 << 10);

@@ -1,6 +1,7 @@
 //! A process that shares a node's address, as behind an address translator, and claims that the node was restarted.
 //!
-//! The process proves the address with a cookie and has no certificate. The live session continues, and its calls succeed.
+//! The process proves the address with a cookie, but has no certificate. The live session continues, and its calls
+//! succeed.
 
 use super::{Checked, Run, TRY};
 use crate::coverage::EventKind;
@@ -15,11 +16,11 @@ use trunkline_verbs::QpNumber;
 
 /// Number of claims, which exceeds the limit on candidates per peer.
 const CLAIMS: usize = 6;
-/// Time after the claims, which exceeds the lifetime of a candidate.
+/// Time to wait after the claims, which exceeds the lifetime of a candidate.
 const AFTER: Duration = Duration::from_secs(7);
 
 impl Run {
-    /// Sends claims that a node was restarted while this node runs and has a session with another node.
+    /// Sends claims that a node was restarted while the node runs and has a session with another node.
     pub(super) fn a_neighbour_claims_a_restart(&mut self) -> Checked {
         let (victim, named) = (self.nodes[0].address, self.nodes[1].address);
         let call = |run: &mut Self| {

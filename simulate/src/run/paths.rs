@@ -1,4 +1,4 @@
-//! Path changes of packets without other faults. Calls must not fail.
+//! Path changes without other faults. Calls must not fail.
 
 use super::{Checked, QUIET, Run, Tally, rings};
 use crate::coverage::EventKind;
@@ -8,20 +8,22 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Number of calls that each client makes during the disturbances, and the longest pause between two calls.
+/// Number of calls that each client makes during the disturbances.
 const CALLS: usize = 8;
+/// Longest pause between two of these calls, in nanoseconds.
 const THINK_NS: u64 = 2_000_000;
-/// Number of disturbances of shared memory, and the time in which they occur.
+/// Number of disturbances of shared memory.
 const TIMES: usize = 6;
+/// Time in which the disturbances occur, in nanoseconds.
 const WITHIN_NS: u64 = 12_000_000;
-/// Maximum duration of a call. A lost packet is sent again at once, or after a timeout.
+/// Maximum duration of a call. A lost packet is retransmitted immediately or after a timeout.
 const LIMIT: Duration = Duration::from_millis(50);
-/// Time limit of the calls, which is never reached.
+/// Time limit set for the calls. It must never be reached.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Run {
-    /// Writes invalid words into the memory of nodes that share it. Their packets move to the network, and later back to
-    /// shared memory.
+    /// Writes invalid words into the memory of nodes that share it. Packets of these nodes move to the network, and later
+    /// back to shared memory.
     pub(super) fn paths_change(&mut self) -> Checked {
         self.memory_is_used()?;
         self.memory_makes_sense()?;
@@ -40,7 +42,7 @@ impl Run {
         self.memory_is_released()
     }
 
-    /// Disturbs the nodes' memory [`TIMES`] times while all of them call each other.
+    /// Disturbs the memory of the nodes [`TIMES`] times while all of them call each other.
     fn disturb_calls(&mut self, mut disturb: impl FnMut(&mut Self) -> Checked) -> Checked {
         let (ended, nodes) = (Tally::default(), self.nodes.len());
         for index in 0..nodes {
@@ -72,13 +74,13 @@ impl Run {
         (0..self.nodes.len()).filter(move |other| *other != node && self.nodes[*other].address.ip() == host)
     }
 
-    /// Puts packets into a node's own memory. They are the last packets that other nodes on its host have sent, with the
-    /// next PSN. The node's own rings are also broken.
+    /// Puts the last packets sent by other nodes on the host, with the next PSN, into a node's own memory. This also
+    /// breaks the node's own rings.
     ///
-    /// `forged` contains the packets forged so far, at most one per time and area of the host. Forged packets are not
-    /// copied, because they may be derived from this node's packets, which the node may legitimately send.
+    /// `forged` contains the packets forged so far, at most one per disturbance and area of the host. Forged packets are
+    /// not copied, because they may be derived from packets of this node, which the node may legitimately send.
     fn put_forged(&mut self, node: usize, forged: &mut BTreeSet<Vec<u8>>) -> Checked {
-        // Invalid words detected after this are expected.
+        // Later invalid words are expected.
         self.memory_makes_sense()?;
         let own = self.nodes[node].areas();
         let produced = || own.iter().map(|area| rings::produced(area)).collect::<Vec<_>>();
@@ -100,7 +102,7 @@ impl Run {
 
     /// Writes invalid words into the memory that a node's process shares with others.
     pub(super) fn scribble(&mut self, node: usize) -> Checked {
-        // Invalid words detected after this are expected.
+        // Later invalid words are expected.
         self.memory_makes_sense()?;
         let random = &mut self.random;
         let areas = self.nodes[node].scribble(|_| nonsense(random));
@@ -127,7 +129,7 @@ impl Run {
     }
 
     /// Checks that nodes on one host use shared memory on each of their shards, if all of them share memory. Runs with
-    /// invalid words are not checked: after invalid words, nodes may return to shared memory much later.
+    /// invalid words are not checked, because their nodes may return to shared memory much later.
     fn memory_is_used(&self) -> Checked {
         if self.plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Scribble { .. })) {
             return Ok(());
@@ -146,7 +148,7 @@ impl Run {
     }
 
     /// Checks that memory shared with ended processes is released. Each process has at most one pair of areas for each
-    /// combination of its shard and a shard of a running process.
+    /// combination of one of its shards and a shard of a running process.
     fn memory_is_released(&mut self) -> Checked {
         self.pass(QUIET);
         for (index, node) in self.nodes.iter().enumerate() {
@@ -165,15 +167,15 @@ impl Run {
     }
 }
 
-/// Returns a word of an area, and an invalid value for it.
+/// Returns the offset of a word in an area, and an invalid value for the word.
 fn nonsense(random: &mut fastrand::Rng) -> (usize, u64) {
     let wild = random.u64(..) | 1 << 40;
     match random.u8(..3) {
-        // The produced position.
+        // Number of bytes produced.
         0 => (0, if random.bool() { wild } else { random.u64(..1 << 17) }),
-        // The consumed position.
+        // Number of bytes consumed.
         1 => (8, wild),
-        // The receiver's mark.
+        // Mark of the receiver.
         _ => (16, wild | 1),
     }
 }

@@ -1,7 +1,7 @@
 //! A server that returns with a certificate for another name.
 //!
-//! Calls on channels that expect the server's address fail or wait. They do not run on the server until it has its first
-//! certificate again.
+//! Calls on channels that expect the server's address fail or wait. They do not run on the server until it presents its
+//! first certificate again.
 
 use super::absence::{DEATH_IS_REPORTED, RETURNS};
 use super::{Checked, Run};
@@ -11,14 +11,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline::{Code, Connect, Status};
 
-/// Name of the server's second certificate.
+/// Name in the server's second certificate.
 const OTHER: &str = "other.example";
 /// Time limit of a call that must time out.
 const IN_VAIN: Duration = Duration::from_millis(300);
 const STAGE: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// Restarts a server under another name, and then again under its first name.
+    /// Restarts a server under another name, and then under its first name.
     pub(super) fn a_server_is_renamed(&mut self) -> Checked {
         let at = self.start_extra(|node| node)?;
         let address = self.extra[at].address;
@@ -72,7 +72,7 @@ impl Client {
         self.expect("a call that waits in vain", status, Some(Code::DeadlineExceeded));
     }
 
-    /// Calls a killed server until a call does not use the session with the dead process.
+    /// Calls a killed server until a call no longer uses the session with the dead process.
     async fn meet_dead_session(&self, server: SocketAddr) {
         let is_dead = |status: &Status| status.code() == Code::Unavailable;
         for name in [OTHER, &server.ip().to_string()] {
@@ -87,7 +87,6 @@ impl Client {
         }
     }
 
-    /// Judges the outcome of a call.
     fn expect(&self, what: &str, outcome: Option<Status>, code: Option<Code>) {
         if outcome.as_ref().map(Status::code) != code {
             self.oracle.fail(format!("{what} to a server that was renamed ended with {outcome:?}"));

@@ -1,7 +1,8 @@
 //! Replicas of a service on a balanced channel, which drain, die, fail calls and return under load.
 //!
 //! Four additional nodes are three servers and their caller. One server at a time is absent. Programs make calls
-//! continuously, and calls in flight at a fault have enough time left to survive it. While a server drains, further programs
+//! continuously. Calls in flight at a fault have enough time left to survive it. While a server drains, further programs
+//! call it directly, and through channels that have not been notified of the drain.
 //! call it directly, and through channels that have not been notified of the drain.
 
 use super::{Checked, QUIET, Run, Tally};
@@ -18,7 +19,7 @@ use std::time::Duration;
 use trunkline::{CallOptions, Channel, Connect, Limit, Policy, Status};
 
 const SERVERS: usize = 3;
-/// Limit on calls in flight, and on running handlers, at each of the nodes. It is higher than the phase needs.
+/// Limit on calls in flight and on running handlers per node. It is higher than the phase needs.
 const ROOM: Limit = Limit { per_peer: 256, in_all: 256 };
 /// Grace period of a shutdown, which is longer than any handler runs.
 const GRACE: Duration = Duration::from_millis(300);
@@ -26,19 +27,22 @@ const GRACE: Duration = Duration::from_millis(300);
 const CALLS: usize = 12;
 /// Time limit of calls that must succeed. The end of a session is detected within 3 s.
 const LONG: Duration = Duration::from_secs(20);
-/// Number of programs that make calls continuously, and their longest pause.
+/// Number of programs that make calls continuously.
 const PROGRAMS: usize = 3;
+/// Longest pause of these programs, in microseconds.
 const PAUSE_US: u64 = 100_000;
-/// Number of programs that call a draining server, their longest pause, and the duration. A server drains faster if its
-/// handlers take at most [`BRIEF_US`].
+/// Number of programs that call a draining server.
 const PROBES: usize = 4;
+/// Longest pause of these programs, in microseconds.
 const PROBE_PAUSE_US: u64 = 80;
+/// Time for which these programs make calls.
 const PROBED: Duration = Duration::from_millis(4);
+/// Maximum running time of handlers, in microseconds, with which a server drains quickly.
 const BRIEF_US: u64 = 1_500;
-/// Running time of handlers that are interrupted by a fault.
+/// Running time of handlers that are interrupted by a fault, in microseconds.
 const HELD_US: u64 = 10_000;
 
-/// The way in which a server leaves.
+/// Way in which a server leaves.
 #[derive(Debug, Clone, Copy)]
 enum Departure {
     Drains,
@@ -56,7 +60,7 @@ struct Calls {
     channel: Channel,
 }
 
-/// Running time of a call's handler, and true if the call may run twice.
+/// Running time of a call's handler, and whether the call may run twice.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     wait_us: u64,
@@ -125,7 +129,7 @@ impl Run {
         self.has_ended_by(limit, victim)
     }
 
-    /// Kills a server, perhaps while it drains. Calls that may run twice succeed.
+    /// Kills a server, in some cases while it drains. Calls that may run twice succeed.
     fn replica_dies(&mut self, calls: &Calls, at: usize, departure: Departure) -> Checked {
         let ended = self.call_at_once(calls, HELD_US, |job| job.idempotent);
         let held = Duration::from_micros(HELD_US);
@@ -150,8 +154,8 @@ impl Run {
         self.replica_drains(calls, at)
     }
 
-    /// Sends calls whose handlers run for up to `most_us`. The calls selected by `must_succeed` must succeed. Calls are
-    /// counted when they end.
+    /// Sends concurrent calls whose handlers run for up to `most_us`. The calls selected by `must_succeed` must succeed.
+    /// Each call is counted when it ends.
     fn call_at_once(&mut self, calls: &Calls, most_us: u64, must_succeed: fn(Job) -> bool) -> Tally {
         let ended = Tally::default();
         for number in 0..CALLS {
@@ -172,7 +176,7 @@ impl Run {
 }
 
 impl Calls {
-    /// Sends a call. Returns the error, if it failed.
+    /// Sends a call. Returns the error if the call failed.
     async fn make(
         &self,
         channel: &Channel,
@@ -194,7 +198,7 @@ impl Calls {
         open.end(outcome)
     }
 
-    /// Makes calls continuously and ignores the outcomes.
+    /// Makes calls continuously and ignores their outcomes.
     async fn go_on(self, mut random: fastrand::Rng, is_over: Rc<Cell<bool>>) {
         while !is_over.get() {
             self.client.timers.sleep(Duration::from_micros(random.u64(..PAUSE_US))).await;
@@ -225,8 +229,7 @@ fn channel(client: &Client, policy: Policy) -> Channel {
     client.node.channel(client.servers.clone()).balanced(policy)
 }
 
-/// Calls one server without a balanced channel, because a balanced channel would avoid a draining server. Such a call may
-/// fail.
+/// Calls one server directly, because a balanced channel would avoid a draining server. Such calls may fail.
 async fn call_directly(client: Client, server: SocketAddr, mut random: fastrand::Rng, lasts: Duration) {
     let until = client.timers.now() + lasts;
     while client.timers.now() < until {

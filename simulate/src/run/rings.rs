@@ -1,25 +1,25 @@
 //! Packets that a process puts into its own shared-memory rings in the name of another process.
 //!
-//! The forger uses the QP numbers and the next PSN of the other process, so only the ring identifies the sender. This module
-//! contains the parts of an area's layout that a forger needs. Forged packets are never copied, because they may be derived
-//! from the current forger's packets, which the forger may legitimately send.
+//! The forger uses the QP numbers and the next PSN of the other process, so only the ring identifies the sender. This
+//! module defines the parts of an area's layout that a forger needs. Forged packets are never copied, because they may be
+//! derived from packets of the current forger, which the forger may legitimately send.
 
 use std::collections::BTreeSet;
 use trunkline_roce::wire::{Operation, Packet};
 use trunkline_verbs::Memory;
 
-/// Offset of the word that contains the number of bytes produced.
+/// Offset of the word that counts the bytes produced.
 const PRODUCED: usize = 0;
 const RING: usize = 4096;
 /// Size of a record's header, which contains the length of the packet.
 const HEADER: usize = 8;
 /// Maximum length of a packet to copy. Such a packet uses only one PSN.
 const LONGEST: usize = 512;
-/// Number of records searched.
+/// Maximum number of records that are searched.
 const LOOKS: usize = 8;
 const PSN: usize = 9;
 
-/// Returns the last short SEND among the last records in an area's ring, except for forged packets.
+/// Returns the last short SEND among the last records in the ring of an area, except forged packets.
 pub(crate) fn last_send(area: &Memory, forged: &BTreeSet<Vec<u8>>) -> Option<Vec<u8>> {
     let mut end = produced(area);
     for _ in 0..LOOKS {
@@ -38,7 +38,8 @@ pub(crate) fn produced(area: &Memory) -> u64 {
     area.load(PRODUCED).unwrap_or(0)
 }
 
-/// Returns the start, packet and operation of the record that ends at a position in an area's ring, if the record is short.
+/// Returns the start, packet and operation of the record that ends at this position in the ring of an area, if the record
+/// is short.
 fn packet_before(area: &Memory, end: u64) -> Option<(u64, Vec<u8>, Operation)> {
     (1..=LONGEST / 8).map(|words| words * 8).find_map(|padded| {
         let start = end.checked_sub((HEADER + padded) as u64)?;
@@ -77,7 +78,7 @@ fn read(area: &Memory, from: u64, length: usize) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the offset in an area for a position in its ring.
+/// Returns the offset in an area that corresponds to a position in its ring.
 fn place(area: &Memory, position: u64) -> Option<usize> {
     let ring = area.len().checked_sub(RING).filter(|bytes| *bytes > 0)?;
     usize::try_from(position % ring as u64).ok().map(|at| RING + at)

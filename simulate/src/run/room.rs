@@ -1,12 +1,13 @@
-//! Calls that lack room at their own node, in a queue next to large calls, or at a server that is stopped.
+//! Calls that lack room on their own node, in a queue with large calls, or on a stopped server.
 //!
-//! Two additional nodes have small limits. First, the programs of one node use up its share of calls in flight. Further
-//! programs wait until there is room, and a handler's call does not wait. Then 64 programs make calls whose handlers call
-//! each other, eight deep across both nodes. Such calls must not deadlock. Instead, they fail for lack of room, and callers
-//! that repeat them after a random pause succeed.
+//! Two additional nodes have small limits. First, the programs of one node use up their share of calls in flight. Further
+//! programs wait until there is room, whereas a handler's call does not wait. Then 64 programs make calls whose handlers
+//! call each other, eight deep across both nodes. These calls must not deadlock: some of them fail for lack of room, and
+//! succeed when they are repeated after a random pause.
 //!
-//! Small calls pass large ones: a queue has room for one large call, several large calls are sent at once, and other
-//! programs send small calls until the large calls have ended. Then the programs request more bytes at once than fit in the
+//! Small calls pass large ones: a queue has room for one large call, several large calls are sent at the same time, and
+//! other programs send small calls until the large calls have ended. Then the programs request more bytes than fit in the
+//! other node's queue, so that replies wait.
 //! other node's queue, so that replies wait.
 
 use super::{Checked, QUIET, Run, Tally};
@@ -21,37 +22,42 @@ use std::sync::Arc;
 use std::time::Duration;
 use trunkline::{Bytes, Code, Limit, Status};
 
-/// Limit on calls in flight, and on running handlers, at each of the nodes.
+/// Limit on calls in flight per node.
 const FEW_CALLS: Limit = Limit { per_peer: 8, in_all: 8 };
+/// Limit on running handlers per node.
 const HANDLERS: Limit = Limit { per_peer: 64, in_all: 64 };
-/// Number of concurrent calls that wait on their server, and the time for which each waits.
+/// Number of concurrent calls that wait on their server.
 const HOLDS: usize = 16;
+/// Time for which each of these calls waits.
 const HOLD: Duration = Duration::from_millis(20);
 /// Maximum duration of all these calls. Further calls wait for the calls in flight.
 const HELD_BY: Duration = Duration::from_millis(100);
-/// Number of programs that make nested calls, the depth of these calls, and the longest pause between two.
+/// Number of programs that make nested calls.
 const CALLERS: usize = 64;
+/// Depth of nested calls.
 const DEPTH: u8 = 8;
+/// Longest pause before a nested call is repeated, in microseconds.
 const CHAIN_PAUSE_US: u64 = 200_000;
 /// Maximum time until all programs have succeeded.
 const ALL_BY: Duration = Duration::from_secs(20);
 
-/// Room for one large call and some small calls.
+/// Limit on queued bytes, with room for one large call and some small calls.
 const FEW_BYTES: Limit = Limit { per_peer: 512 << 10, in_all: 2 << 20 };
 const LARGE: usize = 300 << 10;
 const SMALL: usize = 64;
-/// Number of programs that send one large call each, number of programs that send small calls, and the longest pause of the
-/// latter.
+/// Number of programs that send one large call each.
 const LARGE_CALLS: usize = 12;
+/// Number of programs that send small calls.
 const SMALL_CALLERS: usize = 3;
+/// Longest pause between two small calls, in microseconds.
 const PAUSE_US: u64 = 500;
-/// Time limit of a small call, in large calls, each of which is READ in two pieces. The delay of late rings is excluded,
-/// because one late ring can take longer than several large calls.
+/// Time limit of a small call, in units of large calls, each of which is READ in two pieces. The delay of late rings is
+/// excluded, because one late ring can take longer than several large calls.
 const SMALL_WITHIN: u32 = 2;
-/// Number of concurrent replies, and the size of each. They exceed both a single burst and the room in the queue.
+/// Number of concurrent replies. Together they exceed both a single burst and the room in the queue.
 const REPLIES: usize = 9;
+/// Size of each of these replies, in bytes.
 const REPLY: u32 = 90 << 10;
-/// Maximum duration of all large calls.
 const LARGE_WITHIN: Duration = Duration::from_millis(200);
 
 const STOPPED: Duration = Duration::from_millis(300);
@@ -59,10 +65,10 @@ const STOPPED: Duration = Duration::from_millis(300);
 const LIMIT: Duration = Duration::from_millis(50);
 /// Number of calls beyond the receives of a server.
 const BEYOND: usize = 16;
-/// Maximum number of calls. A run that needs more calls skips this phase.
+/// Maximum number of calls. Runs that need more calls skip this phase.
 const MOST: usize = 256;
 
-/// One of two nodes, as its process, its address as text, and a client for the other node.
+/// One of two nodes: its process, its address as text, and a client for the other node.
 struct End {
     process: u64,
     address: String,
@@ -70,7 +76,7 @@ struct End {
 }
 
 impl Run {
-    /// Starts two additional nodes with limits from `set`.
+    /// Starts two additional nodes with the limits that `set` sets.
     fn two_ends(&mut self, set: impl Fn(NodePlan) -> NodePlan) -> Checked<[End; 2]> {
         let ends = [self.start_extra(&set)?, self.start_extra(&set)?];
         let end = |own: usize, other: usize| {
@@ -83,7 +89,7 @@ impl Run {
         Ok([end(ends[0], ends[1])?, end(ends[1], ends[0])?])
     }
 
-    /// Adds programs that send one call each. Each call must succeed and is then counted.
+    /// Adds programs that send one call each. Each call must succeed, and is then counted.
     fn add_calls<F>(
         &self,
         end: &End,
@@ -115,7 +121,7 @@ impl Run {
         self.chains_get_through(&ends)
     }
 
-    /// Lets programs use up a node's call limit, except for the reserved share. A handler then uses this share.
+    /// Lets programs use up a node's call limit, except the reserved share. A handler then uses this share.
     fn handlers_have_a_share(&mut self, [near, far]: &[End; 2]) -> Checked {
         let held = self.add_calls(near, HOLDS, "a call that waits for room fails", |client| async move {
             client.hold(HOLD.as_micros().try_into().unwrap_or(u64::MAX)).await
@@ -136,7 +142,7 @@ impl Run {
         self.count_credits()
     }
 
-    /// Sends calls from programs on both nodes that together exceed the limits.
+    /// Sends calls from programs on both nodes, which together exceed the limits.
     fn chains_get_through(&mut self, ends: &[End; 2]) -> Checked {
         let through = Tally::default();
         for caller in 0..CALLERS {
@@ -162,7 +168,7 @@ impl Run {
         self.within(ALL_BY, &why, |_| through.get() == CALLERS)
     }
 
-    /// Checks that a node's small calls do not wait for room with its large calls. The large calls succeed too.
+    /// Checks that a node's small calls do not wait for room together with its large calls. The large calls succeed too.
     pub(super) fn small_calls_pass_large_ones(&mut self) -> Checked {
         let ends = self.two_ends(|node| NodePlan { queued_bytes: Some(FEW_BYTES), ..node })?;
         self.small_calls_pass(&ends[0])?;
@@ -213,8 +219,8 @@ impl Run {
         self.count_credits()
     }
 
-    /// Stops a server, and sends more calls than the server's credit allows. The requests in excess are not sent, and the
-    /// status of their calls says so.
+    /// Stops a server, and sends more calls than its credit allows. The excess requests are not sent, and the status of
+    /// their calls states this.
     pub(super) fn some_never_leave(&mut self) -> Checked {
         let receives = |node: &NodePlan| {
             usize::try_from(node.srq_depth).unwrap_or(usize::MAX).saturating_mul(node.pollers.into())
@@ -232,7 +238,7 @@ impl Run {
         for _ in 0..receives + BEYOND {
             let (client, may_have_run) = (client.clone(), may_have_run.clone());
             self.scheduler.tasks.add(client.process, async move {
-                // The arguments are too large to share a frame, and therefore a receive, with another call.
+                // The arguments are too large to share a frame, and thus a receive, with another call.
                 let failed = client.call(address, LIMIT, Ask::echo(2048, 8)).await;
                 if failed.as_ref().is_some_and(Status::may_have_run) {
                     may_have_run.add();
@@ -250,8 +256,8 @@ impl Run {
     }
 }
 
-/// Returns true if a handler in a chain was refused a call by its own node. Handlers forward this status without its reason,
-/// so the test compares the text, which contains the name of the budget.
+/// Returns true if a handler in a chain was refused a call by its own node. Handlers forward this status without its
+/// reason, so the test compares the text, which contains the name of the budget.
 fn is_lack_of_room(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted && status.to_string().contains("budget of calls under way")
 }

@@ -1,4 +1,4 @@
-//! A host on the path between two nodes with identities, which changes, swaps or repeats packets.
+//! A host on the path between two nodes with identities that changes, swaps or repeats packets.
 //!
 //! | rule | violated when |
 //! |---|---|
@@ -14,8 +14,9 @@ use crate::plan::NodePlan;
 use crate::workload::client::{Ask, Client};
 use std::time::Duration;
 
-/// Number of concurrent programs, and number of calls from each.
+/// Number of concurrent programs.
 const PROGRAMS: usize = 8;
+/// Number of calls per program.
 const CALLS: usize = 6;
 const LARGE: Ask = Ask::Echo { there: 40 << 10, back: 64, wait_us: 0 };
 const STAGE: Duration = Duration::from_secs(10);
@@ -69,7 +70,7 @@ impl Run {
         reach(self)
     }
 
-    /// Sends small and large calls from a node, and waits until all have ended.
+    /// Sends small and large calls from a node, and waits until all of them have ended.
     fn call_behind(&mut self, client: &Client) -> Checked {
         for _ in 0..PROGRAMS {
             let client = client.clone();

@@ -1,5 +1,5 @@
-//! Tests of whole runs, which are repeatable and readable, and of three scenarios without other faults. In these, a crowd of
-//! pollers joins one node, a peer with unfinished work returns, and a server with identities and many clients restarts.
+//! Tests of whole runs, which are repeatable and readable, and of scenarios without other faults: a crowd of pollers
+//! joins one node, a peer with unfinished work returns, and a server with identities and many clients restarts.
 //!
 //! `cargo test -p trunkline-simulate crowd` starts 224 pollers. With `TRUNKLINE_CROWD_NODES=63`, it starts 2,000, which
 //! takes a minute. `TRUNKLINE_CLIENTS=1000` gives the restarted server 1,000 clients, which also takes a minute.
@@ -49,7 +49,7 @@ const JOINING: Duration = Duration::from_secs(20);
 
 /// Time limit of calls whose handlers outlast a session.
 const HOUR: Duration = Duration::from_secs(3600);
-/// Time after which a peer has been forgotten.
+/// Time after which a lost peer has been forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(40);
 
 fn small_node(host: usize, pollers: u16) -> NodePlan {
@@ -62,7 +62,7 @@ fn run_of(nodes: Vec<NodePlan>) -> Run {
     Run::new(1, plan, Trace::checksum_only(), Arc::default())
 }
 
-/// Makes a call from each poller of a node. A client's calls are assigned to its node's pollers in turn.
+/// Makes a call from each poller of a node. The calls of a client are assigned to the pollers of its node in turn.
 fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, replied: &Tally) {
     let client = run.client(node).unwrap();
     let work = client.connect(server).unwrap();
@@ -77,12 +77,12 @@ fn call_from_each(run: &mut Run, node: usize, server: SocketAddr, pollers: u16, 
     }
 }
 
-/// Many pollers on other nodes connect to one node whose SRQ has 64 receives. All of them connect and make calls.
+/// Many pollers on other nodes connect to one node whose SRQ has 64 receives. All of them make calls.
 #[test]
 fn crowd_of_pollers_joins_one_node() {
     let nodes = std::env::var("TRUNKLINE_CROWD_NODES");
     let nodes = nodes.map_or(NODES, |nodes| nodes.parse().expect("a number of nodes"));
-    // Callers have one shard each, which puts the same load on the hub with half as many machines.
+    // Callers have one shard each. The load on the hub is the same, with half as many machines.
     let caller = |index| NodePlan { shards: Some(1), ..small_node(index, POLLERS) };
     let mut run = run_of(std::iter::once(small_node(0, 1)).chain((1..=nodes).map(caller)).collect());
     for node in &mut run.nodes {
@@ -107,7 +107,7 @@ fn crowd_of_pollers_joins_one_node() {
     run.clear();
 }
 
-/// A peer that leaves unfinished work, is forgotten and returns under the same address still has one budget.
+/// A peer that leaves unfinished work, is forgotten and returns at the same address still has only one budget.
 #[test]
 fn handlers_outliving_session_count_for_returning_caller() {
     let mut run = run_of(vec![small_node(0, 2), small_node(1, 2)]);
@@ -136,16 +136,17 @@ fn handlers_outliving_session_count_for_returning_caller() {
     run.clear();
 }
 
-/// Number of clients of a server that restarts, unless `TRUNKLINE_CLIENTS` is set.
+/// Number of clients of the restarted server, unless `TRUNKLINE_CLIENTS` is set.
 const CLIENTS: usize = 150;
-/// Duration of a handshake on the server, which can therefore complete 200 per second.
+/// Duration of a handshake on the server, which limits it to 200 handshakes per second.
 const HANDSHAKE: Duration = Duration::from_millis(5);
-/// Maximum time until all clients have returned. It covers the death of the server and, for each client, more than its
-/// handshake.
+/// Maximum time until all clients have returned, without the time per client. It covers the detection of the server's
+/// death.
 const NOTICED: Duration = Duration::from_secs(3);
+/// Additional time per client, which is longer than a handshake.
 const OF_CLIENT: Duration = Duration::from_millis(7);
 
-/// A server is killed and started again. Each of its clients has proved its name again and made a call in time.
+/// A server is killed and restarted. In time, each client proves its name again and makes a call.
 #[test]
 fn clients_with_identities_return_to_restarted_server() {
     let clients = std::env::var("TRUNKLINE_CLIENTS");
@@ -170,7 +171,7 @@ fn clients_with_identities_return_to_restarted_server() {
         let back = Tally::default();
         for client in &callers {
             let client = client.clone();
-            // A call in the session with the previous process fails.
+            // Calls in the session with the previous process fail.
             run.add(&back, client.process, async move {
                 while client.number_waiting(server, limit).await.is_some() {}
             });
@@ -182,17 +183,19 @@ fn clients_with_identities_return_to_restarted_server() {
     run.clear();
 }
 
-/// Number of clients that request more renewals than their server can complete, and number of clients that connect later.
+/// Number of clients that request more renewals than their server can complete.
 const RENEWING: usize = 100;
+/// Number of clients that connect later.
 const NEWCOMERS: usize = 10;
-/// Duration of a handshake on this server. The handshakes of all clients take longer than the time limit of a handshake.
+/// Duration of a handshake on this server. The handshakes of all clients take longer than the time limit of one
+/// handshake.
 const SLOW_HANDSHAKE: Duration = Duration::from_millis(80);
 /// Maximum time until all clients, including those that connect later, have a session.
 const ALL_JOINED: Duration = Duration::from_secs(20);
 const NEWCOMERS_JOINED: Duration = Duration::from_secs(3);
 
 /// A server completes at most 12 handshakes per second, and its clients request 100 renewals. All sessions stay up,
-/// newcomers get their share of handshakes, and all clients return when the server restarts.
+/// newcomers get their share of handshakes, and all clients return after a restart of the server.
 #[test]
 fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     let renew_after = Duration::from_secs(1);
@@ -228,8 +231,8 @@ fn renewals_beyond_capacity_of_server_do_not_block_clients() {
     run.clear();
 }
 
-/// A call to a server that vanished ends within the configured session loss time, and not before three quarters of this
-/// time. A call that waited is probed after half of it, and after at most 10 s.
+/// A call to a server that vanished ends within the configured session loss time, but not before three quarters of it. A
+/// waiting call is probed after half of this time, but after at most 10 s.
 #[test]
 fn session_is_lost_after_configured_time() {
     for time in [500, 1_000, 7_000, 60_000].map(Duration::from_millis) {

@@ -1,7 +1,7 @@
 //! Future events, ordered by time.
 //!
-//! Owns the time of each event. An event has at most one time. From this time on, the event is possible, until it is taken
-//! or gets another time. The cost per event is logarithmic in the number of events.
+//! Each event has at most one time. From this time on, the event is possible, until it is taken or gets another time. The
+//! cost per event is logarithmic in the number of events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use trunkline_verbs::Time;
@@ -19,7 +19,7 @@ impl<E: Ord + Copy> Agenda<E> {
         Self { times: BTreeMap::new(), later: BTreeSet::new(), possible: Vec::new() }
     }
 
-    /// Sets or removes the time of an event. Returns true if this changes when the event happens.
+    /// Sets or removes the time of an event. Returns true if this changes the time at which the event is possible.
     pub(crate) fn set(&mut self, event: E, time: Option<Time>, now: Time) -> bool {
         let time = time.map(|time| time.max(now));
         let earlier = self.times.get(&event).copied();
@@ -41,7 +41,6 @@ impl<E: Ord + Copy> Agenda<E> {
         true
     }
 
-    /// Returns the number of events that are possible now.
     pub(crate) fn possible(&mut self, now: Time) -> usize {
         while let Some(&(time, event)) = self.later.first()
             && time <= now

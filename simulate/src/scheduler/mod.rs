@@ -1,10 +1,10 @@
-//! The scheduler, which decides the order of all steps and advances the clock.
+//! Scheduler, which decides the order of all steps and advances the clock.
 //!
-//! Owns the machines of all processes, and the clock. Each step executes one of the currently possible events, chosen by the
-//! seed: a machine's turn, a client's turn, a bell or a timer. If no event is possible, the clock advances to the next
-//! event. Machines run in parallel like threads: a turn takes time, during which other machines run. An event changes
-//! machines on one host only, and the arrival of a datagram is an event at its destination. Only machines on the hosts in
-//! `changed` are therefore checked for a wake-up.
+//! Owns the machines of all processes, and the clock. Each step executes one of the currently possible events, chosen by
+//! the seed: a machine's turn, a client's turn, a bell or a timer. If no event is possible, the clock advances to the
+//! next event. Machines run in parallel like threads: a turn takes time, during which other machines run. An event
+//! changes machines on one host only, and the arrival of a datagram is an event at its destination. Therefore, only
+//! machines on the hosts in `changed` are checked for a wake-up.
 
 mod agenda;
 pub(crate) mod tasks;
@@ -30,21 +30,21 @@ use trunkline_softrdma::simulation::{SimulatedHost, SimulatedProcess};
 use trunkline_transport::ledger::{PollerLedger, SessionLedger};
 use trunkline_verbs::{Clock, Time, VirtualClock};
 
-/// Maximum duration of a turn without charged work.
+/// Maximum duration of a turn without charged work, in nanoseconds.
 const TURN_NS: u64 = 1500;
-/// Usual delay between a push and the ring of its bell.
+/// Usual delay between a push and the ring of its bell, in nanoseconds.
 const RING_NS: u64 = 2_000;
-/// Occasional longer delay, as if the ringing thread had been descheduled.
+/// Occasional longer delay in nanoseconds, as if the ringing thread had been descheduled.
 const LATE_RING_NS: u64 = 300_000;
 
 #[derive(Default)]
 struct Requests {
     spawned: Vec<(u64, String, MakeMachine)>,
-    /// Bells that were rung, with the processes that they wake.
+    /// Bells that were rung, and the processes that they wake.
     rung: Vec<(u64, Arc<Bell>)>,
 }
 
-/// The state of a process that an operating system would keep.
+/// State of a process that an operating system would keep.
 struct Process {
     number: u64,
     requests: Arc<Mutex<Requests>>,
@@ -90,12 +90,12 @@ struct Slot {
     busy_until: Time,
     stopped_until: Time,
     turns: u64,
-    /// Number of recent turns without a line in the trace.
+    /// Number of turns since the last line in the trace.
     quiet: u64,
 }
 
 impl Slot {
-    /// Returns the time from which the machine is runnable, unless an event changes it.
+    /// Returns the time from which the machine can run, unless an event changes this time.
     fn next(&self) -> Option<Time> {
         let free = self.busy_until.max(self.stopped_until);
         match self.state {
@@ -105,14 +105,14 @@ impl Slot {
         }
     }
 
-    /// Returns true if the machine sleeps with work to do, and no wake-up is pending.
+    /// Returns true if the machine sleeps although it has work to do and no wake-up is pending.
     fn is_forgotten(&self, now: Time) -> bool {
         let MachineState::Asleep(until) = self.state else { return false };
         until.is_none_or(|until| until > now) && !self.machine.is_woken() && self.machine.is_due()
     }
 }
 
-/// Key of a machine, which consists of its host and its number among all machines in the run.
+/// Key of a machine: its host, and its number among all machines in the run.
 type MachineKey = (IpAddr, u64);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,7 +122,6 @@ enum Event {
 }
 
 struct Introduced {
-    /// Name shown in the trace.
     name: String,
     host: IpAddr,
 }
@@ -132,9 +131,9 @@ pub(crate) struct Scheduler {
     random: fastrand::Rng,
     requests: Arc<Mutex<Requests>>,
     machines: BTreeMap<MachineKey, Slot>,
-    /// Bells that are about to ring, with the processes that they wake.
+    /// Bells that are about to ring, and the processes that they wake.
     bells: BTreeMap<u64, (u64, Arc<Bell>)>,
-    /// Times of bells and of the machines' turns.
+    /// Times of bells and of turns.
     agenda: Agenda<Event>,
     /// Number of machines and bells created so far.
     numbers: u64,
@@ -159,7 +158,7 @@ pub(crate) struct Scheduler {
     pub(crate) coverage: Arc<Coverage>,
 }
 
-/// Machines stopped by a fault.
+/// Selection of the machines that a fault stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stopped {
     /// One machine chosen by the seed.
@@ -201,13 +200,13 @@ impl Scheduler {
         self.now
     }
 
-    /// Returns the parts of the run that the handlers in a process use.
+    /// Returns the parts of the run that handlers in a process use.
     pub(crate) fn handling(&self, process: u64) -> Handling {
         let (oracle, timers) = (self.oracle.clone(), self.timers.of(process));
         Handling { process, oracle, timers, coverage: Arc::clone(&self.coverage) }
     }
 
-    /// Creates a process. Returns its number, and the runtime for its nodes.
+    /// Creates a process. Returns its number and the runtime for its nodes.
     pub(crate) fn process(&mut self) -> (u64, Runtime) {
         self.processes += 1;
         let process = Process {
@@ -235,7 +234,7 @@ impl Scheduler {
         self.network.add_host(address, runtime)
     }
 
-    /// Records that a process is to die between two stores. [`Scheduler::has_death`] reports the death.
+    /// Records that a process will die between two stores. [`Scheduler::has_death`] reports the death.
     pub(crate) fn doom(&mut self, process: u64, member: Arc<SimulatedProcess>) {
         self.doomed.push((process, member));
     }
@@ -250,7 +249,7 @@ impl Scheduler {
         self.doomed.iter().any(|(_, member)| !member.is_alive())
     }
 
-    /// Ends a process at once. Its machines and clients never run again.
+    /// Ends a process immediately. Its machines and clients never run again.
     pub(crate) fn kill(&mut self, process: u64) {
         self.oracle.killed(process);
         self.tasks.kill(process);
@@ -320,7 +319,7 @@ impl Scheduler {
         self.inspected()
     }
 
-    /// Returns the number of calls from a process that are in flight to peers which had drained before the calls were sent.
+    /// Returns the number of calls from a process in flight to peers that had drained before the calls were sent.
     pub(crate) fn sent_to_drained(&self, process: u64) -> usize {
         let ledgers =
             self.own(process).filter_map(|(_, slot)| slot.machine.inspect()?.downcast::<PollerLedger>().ok());
@@ -332,8 +331,8 @@ impl Scheduler {
         inspected.filter_map(|ledger| ledger.downcast::<T>().ok()).map(|ledger| *ledger).collect()
     }
 
-    /// Runs until `done` returns true or the time limit is reached. Returns true in the first case. A violation ends the run
-    /// early.
+    /// Runs until `done` returns true or the time limit is reached. Returns true in the first case. A violation of a rule
+    /// ends the run early.
     pub(crate) fn run_until(&mut self, limit: Time, mut done: impl FnMut(&Self) -> bool) -> bool {
         // The caller may have changed anything since the last step.
         self.changed.extend(self.machines.keys().map(|(host, _)| *host));
@@ -396,17 +395,17 @@ impl Scheduler {
             self.numbers += 1;
             self.bells.insert(self.numbers, (process, bell));
             self.agenda.set(Event::Bell(self.numbers), Some(due), self.now);
-            // The bell announces work that has already been queued.
+            // The bell announces work that is already in the queue.
             self.has_changed(process);
         }
     }
 
-    /// Records that machines on a process's host may have changed.
+    /// Records that machines on the host of a process may have changed.
     fn has_changed(&mut self, process: u64) {
         self.changed.extend(self.introduced.get(&process).map(|introduced| introduced.host));
     }
 
-    /// Queries the next times of machines that may have changed.
+    /// Updates the next times of machines that may have changed.
     fn ask_changed(&mut self) {
         for host in std::mem::take(&mut self.changed) {
             for (key, slot) in self.machines.range((host, 0)..=(host, u64::MAX)) {
@@ -485,7 +484,7 @@ impl Scheduler {
         }
     }
 
-    /// Writes the current activity of each machine to the trace, at the end of a failed run.
+    /// Writes the current activity of each machine to the trace. Called at the end of a failed run.
     pub(crate) fn show_machines(&self) {
         for slot in self.machines.values() {
             let (turns, quiet) = (slot.turns, slot.quiet);
@@ -504,7 +503,7 @@ impl Scheduler {
         }
     }
 
-    /// Advances the clock to the next possible event. Returns false if there is none before the limit.
+    /// Advances the clock to the next event. Returns false if there is none before the limit.
     fn advance(&mut self, limit: Time) -> bool {
         self.find_sleepers();
         self.examine_one();
@@ -516,7 +515,7 @@ impl Scheduler {
         reached
     }
 
-    /// Checks that no machine sleeps while it has work to do and no wake-up is pending.
+    /// Checks that no machine sleeps although it has work to do and no wake-up is pending.
     fn find_sleepers(&mut self) {
         if !self.bells.is_empty() {
             return;
@@ -528,7 +527,7 @@ impl Scheduler {
         }
     }
 
-    /// Examines the machines in turn, to find changes caused by events on other hosts.
+    /// Examines one machine after the other, to find changes caused by events on other hosts.
     fn examine_one(&mut self) {
         let after = self.examined.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.machines.range((after, Bound::Unbounded)).next();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 type Client = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Numbers of the clients that were woken.
+/// Numbers of woken clients.
 #[derive(Debug, Default)]
 struct Woken(Mutex<VecDeque<u64>>);
 
@@ -28,10 +28,10 @@ impl Wake for ClientWaker {
 }
 
 struct Slot {
-    /// The future; `None` while it is being polled.
+    /// Future of the client; `None` while it is being polled.
     client: Option<Client>,
     waker: Arc<ClientWaker>,
-    /// Process of the client. The client ends with this process.
+    /// Process of the client, which ends with it.
     process: u64,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// Adds a client to a process. The scheduler polls it in a later step.
+    /// Adds a client to a process. It is polled in a later step.
     pub(crate) fn add(&self, process: u64, client: impl Future<Output = ()> + 'static) {
         let mut last = self.last.borrow_mut();
         *last += 1;
@@ -53,7 +53,7 @@ impl Tasks {
         self.slots.borrow_mut().insert(*last, Slot { client: Some(Box::pin(client)), waker, process });
     }
 
-    /// Returns the number of tasks that wait to be polled.
+    /// Returns the number of woken clients, which wait to be polled.
     pub(crate) fn woken(&self) -> usize {
         self.lock().len()
     }
@@ -63,7 +63,7 @@ impl Tasks {
         self.slots.borrow().len()
     }
 
-    /// Polls the woken client at this position in the queue. Returns its process.
+    /// Polls the woken client at this position in the queue. Returns the client's process.
     pub(crate) fn poll(&self, position: usize) -> Option<u64> {
         let number = self.lock().remove(position)?;
         let taken = self.slots.borrow_mut().get_mut(&number).and_then(|slot| {

@@ -1,6 +1,6 @@
-//! Timers for clients and handlers on the virtual clock, and the total delay of late bells.
+//! Timers of clients and handlers on the virtual clock, and the total delay of late bells.
 //!
-//! A sleeping task registers a waker. The scheduler fires each timer once its time has come.
+//! A sleeping task registers a waker. The scheduler fires each timer when its time has come.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use trunkline_verbs::{Time, VirtualClock};
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Wakers with their processes, by time and by number among the wakers for the same time.
+    /// Wakers with their processes, by time and by number among all wakers for this time.
     wakers: BTreeMap<(Time, u64), (Option<u64>, Waker)>,
     next: u64,
 }
@@ -20,7 +20,7 @@ struct Waiting {
 /// All timers of a run. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Timers {
-    /// Process whose handlers set timers through this handle.
+    /// Process whose handlers set timers through this handle; `None` for programs.
     process: Option<u64>,
     clock: Arc<VirtualClock>,
     waiting: Arc<Mutex<Waiting>>,
@@ -31,7 +31,7 @@ impl Timers {
         Self { process: None, clock: Arc::clone(clock), waiting: Arc::default() }
     }
 
-    /// Returns a handle to the same timers, for the handlers in a process.
+    /// Returns a handle to the same timers for the handlers in a process.
     pub(crate) fn of(&self, process: u64) -> Self {
         Self { process: Some(process), ..self.clone() }
     }
@@ -45,7 +45,7 @@ impl Timers {
         self.clock.charge(work);
     }
 
-    /// Returns a future that completes after this time.
+    /// Returns a future that completes after the given time.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         Sleep { timers: self.clone(), until: self.now() + duration, key: None }
     }
@@ -58,7 +58,7 @@ impl Timers {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fires the oldest timer whose time has come, if any. Returns its process.
+    /// Fires the earliest timer whose time has come, if any. Returns its process.
     pub(crate) fn fire_one(&self, now: Time) -> Option<u64> {
         let (process, waker) = {
             let mut waiting = self.lock();
@@ -70,7 +70,6 @@ impl Timers {
     }
 }
 
-/// A pause in a client or handler.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     timers: Timers,
@@ -108,10 +107,10 @@ impl Drop for Sleep {
     }
 }
 
-/// Total delay of rings, which is the time in which threads with work stay asleep because of a late bell.
+/// Total time during which threads with work are asleep because of a late bell.
 ///
-/// A late ring can delay any call. A limit of a few round trips therefore excludes the part of the call in which a ring was
-/// late. This part is [`LateRings::total_until`] at the end of the call minus the value at its start.
+/// A late bell can delay any call. A limit of a few round trips therefore excludes the part of the call during which a
+/// bell was late. This part is the difference between [`LateRings::total_until`] at the end and at the start of the call.
 #[derive(Debug, Default)]
 pub(crate) struct LateRings {
     /// End of the last delay.
@@ -121,14 +120,14 @@ pub(crate) struct LateRings {
 }
 
 impl LateRings {
-    /// Adds a delay that begins now.
+    /// Adds a delay that starts now.
     pub(crate) fn add(&self, now: Time, end: Time) {
         let begin = self.end.get().max(now);
         self.sum.set(self.sum.get() + end.saturating_duration_since(begin));
         self.end.set(begin.max(end));
     }
 
-    /// Returns the time up to now during which at least one ring was late.
+    /// Returns the total time before `now` during which at least one bell was late.
     pub(crate) fn total_until(&self, now: Time) -> Duration {
         self.sum.get() - self.end.get().saturating_duration_since(now)
     }

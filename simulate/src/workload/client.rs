@@ -1,4 +1,4 @@
-//! Clients, which are the programs of a run.
+//! Clients, which act as the programs of a run.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::identity::dns_name;
@@ -14,22 +14,23 @@ use std::task::Poll;
 use std::time::Duration;
 use trunkline::{Bytes, CallOptions, Code, Connect, Node, Origin, PollerIndex, Status, Target};
 
-/// Number of empty texts that a server keeps for one call. Three such calls exceed the budget of one peer.
+/// Number of empty strings that a server keeps for one call. Three such calls exceed the budget of one peer.
 pub(crate) const TEXTS: usize = 12_000;
-/// Minimum length of arguments in registered buffers, and length of the buffer on each side of a slice.
+/// Minimum size of a body in a registered buffer, in bytes.
 const LENT: usize = 16 << 10;
+/// Number of buffer bytes on each side of a slice.
 const BESIDE: usize = 512;
 /// Time limit of a call that may share a frame with a late call.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Name that belongs to no server.
+/// Name that no server has.
 const NOBODY: &str = "nobody.example";
-/// Time limit of a call whose handler outlasts every program.
+/// Time limit of a call whose handler may outlast all programs.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// A call, as its method and the actions of its handler. Waiting and blocking times are in microseconds.
+/// A method to call, with the actions of its handler. Waiting and blocking times are in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Ask {
-    /// Replies at once.
+    /// Replies immediately.
     Number,
     Echo {
         there: usize,
@@ -43,7 +44,7 @@ pub(crate) enum Ask {
     Few(u64),
     Panic,
     Hang,
-    /// Keeps a number of empty texts while it waits.
+    /// Keeps a number of empty strings while it waits.
     Keep {
         wait_us: u64,
         texts: usize,
@@ -58,18 +59,18 @@ pub(crate) enum Ask {
     },
     /// Sleeps in the worker pool.
     Ponder(u64),
-    /// Blocks a worker, and then waits on this worker.
+    /// Blocks a worker, and then waits on the same worker.
     Grind {
         block_us: u64,
         wait_us: u64,
     },
-    /// Never returns, in the worker pool.
+    /// Runs in the worker pool and never returns.
     Brood,
     Tell(usize),
 }
 
 impl Ask {
-    /// Returns an echo without a wait.
+    /// Returns an echo that does not wait.
     pub(crate) fn echo(there: usize, back: usize) -> Self {
         Self::Echo { there, back, wait_us: 0 }
     }
@@ -135,7 +136,7 @@ impl Client {
         }
     }
 
-    /// Sends a random call, or several calls of one kind at once.
+    /// Sends a random call, or several concurrent calls of one kind.
     async fn ask(&mut self, server: SocketAddr, roll: u8) {
         let mut timeout = self.timeout();
         let at = self.server();
@@ -154,7 +155,7 @@ impl Client {
             79..=81 => (1, Ask::Panic),
             82..=87 => (1, Ask::Nested { at }),
             88..=91 => (1, Ask::Keep { wait_us: random.u64(..30_000), texts: random.usize(..TEXTS) }),
-            // The burst may exceed the number of the server's receives.
+            // The burst may exceed the number of receives of the server.
             92..=94 => {
                 self.coverage.count(EventKind::Burst);
                 (random.usize(8..40), Ask::Number)
@@ -183,7 +184,7 @@ impl Client {
         Duration::from_millis(self.random.u64(least..most))
     }
 
-    /// Sends a call and checks its outcome. Returns the error, if it failed.
+    /// Sends a call and checks its outcome. Returns the error if the call failed.
     pub(crate) async fn call(&self, server: SocketAddr, timeout: Duration, ask: Ask) -> Option<Status> {
         let open = self.oracle.made(self.process, server, ask.method(), timeout);
         let open = if let Ask::Tell(_) = ask { open.one_way() } else { open };
@@ -234,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Sends a call whose reply is its number, and checks the outcome. Returns the error, if it failed.
+    /// Sends a call whose reply is its number, and checks the outcome. Returns the error if the call failed.
     pub(crate) async fn judge<F>(
         &self,
         server: SocketAddr,
@@ -250,7 +251,7 @@ impl Client {
         open.end(outcome)
     }
 
-    /// Calls `number` through a client. Returns the error, if it failed.
+    /// Calls `number` through a client. Returns the error if the call failed.
     pub(crate) async fn number_by(
         &self,
         client: WorkClient,
@@ -264,7 +265,7 @@ impl Client {
         self.judge(server, what, timeout, call).await
     }
 
-    /// Sends a small call on a channel that expects a name. Returns the error, if it failed.
+    /// Sends a small call on a channel that expects a name. Returns the error if the call failed.
     pub(crate) async fn number_named(
         &self,
         server: SocketAddr,
@@ -280,7 +281,7 @@ impl Client {
         open.end(outcome)
     }
 
-    /// Sends a call on a channel that expects the server's name, or a name that belongs to no server.
+    /// Sends a call on a channel that expects either the server's name or a name that no server has.
     async fn named(&mut self, server: SocketAddr) {
         let name = if self.random.bool() { dns_name(server) } else { NOBODY.to_owned() };
         let connect = if self.random.bool() { Connect::Wait } else { Connect::FailFast };
@@ -288,7 +289,7 @@ impl Client {
         let _outcome = self.number_named(server, &name, timeout, connect).await;
     }
 
-    /// Sends a small call that waits for its server. Returns the error, if it failed.
+    /// Sends a small call that waits for its server. Returns the error if the call failed.
     pub(crate) async fn number_waiting(&self, server: SocketAddr, timeout: Duration) -> Option<Status> {
         self.coverage.count(EventKind::CallWaited);
         let client = self.connect(server)?;
@@ -307,8 +308,8 @@ impl Client {
         client.map_err(|error| self.oracle.fail(format!("no client of {server}: {error}"))).ok()
     }
 
-    /// Returns the bytes that belong to a call. Large bodies are in plain memory, in a whole registered buffer, or in a
-    /// slice of one, in turn.
+    /// Returns the argument bytes of a call. Large bodies are in plain memory, in a whole registered buffer or in a slice
+    /// of one, depending on the call.
     fn body(&self, id: u64, bytes: usize) -> Bytes {
         let body = pattern(id, bytes);
         let beside = if id.is_multiple_of(4) { 0 } else { BESIDE };
@@ -328,7 +329,7 @@ impl Client {
         let _gave_up = ends_within(call, self.timers.sleep(Duration::from_millis(5))).await;
     }
 
-    /// Drops a call while another call to the same method runs. Returns the error of the other call, if it failed.
+    /// Drops a call while another call to the same method runs. Returns the error of the other call if it failed.
     pub(crate) async fn give_up_beside(&self, server: SocketAddr) -> Option<Status> {
         let slow = |wait_us| self.call(server, Duration::from_millis(500), Ask::Slow(wait_us));
         let mut stays = pin!(slow(6_000));
@@ -370,9 +371,9 @@ impl Client {
         }
     }
 
-    /// Sends a small or large call from a task on a poller, and then keeps the poller busy, usually until after the call's
-    /// deadline. The request is staged in the poller's current turn, and would be sent when the task returns. A small
-    /// request usually shares its frame with a request whose call is not late.
+    /// Sends a small or large call from a task on a poller, and then keeps the poller busy, usually until after the
+    /// call's deadline. The request is staged in the poller's current turn, and would be sent when the task returns. A
+    /// small request usually shares its frame with the request of a call that is not late.
     async fn late(&mut self, server: SocketAddr) {
         let timeout = Duration::from_micros(self.random.u64(500..4_000));
         let busy = Duration::from_micros(self.random.u64(1_000..8_000));
@@ -422,7 +423,7 @@ impl Client {
     }
 }
 
-/// Draws a number of bytes. Most are small, some exceed a frame, and some are large.
+/// Draws a number of bytes. Most numbers are small, some exceed a frame, and some are large.
 fn size(random: &mut fastrand::Rng) -> usize {
     match random.u8(..10) {
         0..=5 => random.usize(..300),
@@ -431,13 +432,13 @@ fn size(random: &mut fastrand::Rng) -> usize {
     }
 }
 
-/// Returns true if a call was not sent because its session had ended. Only ordered calls may fail in this way. A request
-/// queued in a session that ends fails with [`Code::Unavailable`].
+/// Returns true if a call was not sent because its session had ended. Only ordered calls may fail for this reason. Other
+/// requests in the queue of an ending session fail with [`Code::Unavailable`].
 fn is_tied_to_a_session(status: &Status) -> bool {
     !status.may_have_run() && status.origin() == Origin::Local && status.code() == Code::Aborted
 }
 
-/// Polls a call for at most the duration of a pause. Returns true if the call has ended.
+/// Polls a call until it ends or the pause is over. Returns true if the call has ended.
 async fn ends_within<T>(call: impl Future<Output = T>, pause: Sleep) -> bool {
     let (mut call, mut pause) = (pin!(call), pin!(pause));
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! The load of a run, which consists of the nodes' services and the programs that call them.
+//! Load of a run: the services of the nodes, and the programs that call them.
 
 pub(crate) mod client;
 mod ordered;

@@ -1,4 +1,4 @@
-//! Calls of every size on an ordered channel, sent at once. The oracle checks their order.
+//! Concurrent calls of all sizes on an ordered channel. The oracle checks their order.
 
 use crate::coverage::EventKind;
 use crate::oracle::pattern;
@@ -13,13 +13,13 @@ type Judged<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 #[derive(Debug, Clone, Copy)]
 enum Sort {
-    /// One-way, of the given size.
+    /// One-way call with a payload of this size.
     Tell(usize),
     Number,
 }
 
 impl Client {
-    /// Sends calls on one ordered channel, many at once, in one or two batches.
+    /// Sends many concurrent calls on one ordered channel, in one or two batches.
     pub(crate) async fn in_order(&mut self, server: SocketAddr) {
         self.coverage.count(EventKind::Ordered);
         let timeout = self.timeout();
@@ -30,7 +30,7 @@ impl Client {
         for _ in 0..random.usize(1..=2) {
             let sorts = (0..random.usize(4..16)).map(|_| sort(&mut random)).collect::<Vec<_>>();
             let call = |sort| self.ordered_call(&client, server, channel, timeout, sort);
-            // Calls are sent here, in this order. The order of the polls must not matter.
+            // The calls are sent here, in this order. The order in which they are polled must not matter.
             let mut calls = sorts.into_iter().map(call).collect::<Vec<_>>();
             random.shuffle(&mut calls);
             // Some calls are dropped before they are polled.
@@ -39,7 +39,7 @@ impl Client {
         }
     }
 
-    /// Sends a call. The returned future checks its outcome.
+    /// Sends a call. The returned future completes it and checks its outcome.
     fn ordered_call<'a>(
         &'a self,
         client: &'a WorkClient,

@@ -1,5 +1,5 @@
-//! The services of simulated nodes, with one method for each way in which a handler may behave: on pollers, in the worker
-//! pool, and in chains of calls between two nodes.
+//! Services of simulated nodes. There is one method for each behaviour of a handler: on pollers, in the worker pool, and
+//! in chains of calls between two nodes.
 
 use crate::coverage::{Coverage, EventKind};
 use crate::oracle::{Oracle, pattern};
@@ -14,17 +14,18 @@ use trunkline::{Bytes, Context, Limit, PollerContext, Status};
 /// Payload of a handler's panic, which the panic hook does not print.
 pub(crate) const PANIC: &str = "simulated panic of a handler";
 
-/// Maximum number of concurrent calls to `few` at a node. Clients make more.
+/// Maximum number of concurrent calls to `few` on a node. Clients make more.
 pub(crate) const FEW: u32 = 2;
 
-/// Number of workers of a node, and number of calls that may wait for a worker. Clients make more.
+/// Number of workers per node. Clients make more concurrent calls.
 pub(crate) const WORKERS: u16 = 2;
+/// Limit on calls that wait for a worker. Clients exceed it.
 pub(crate) const QUEUED_JOBS: Limit = Limit { per_peer: 2, in_all: 6 };
 
-/// Time limit of each call to [`Chain`], made by programs and by handlers. No call may reach it.
+/// Time limit of each call to [`Chain`] from a program or a handler. No call may reach it.
 pub(crate) const CHAINED: Duration = Duration::from_secs(60);
 
-/// Work for other nodes. Each call carries its number and the bytes that belong to it.
+/// Work for other nodes. Each call contains its number, from which its bytes are derived.
 #[trunkline::service(name = "trunkline.simulate.Work", version = 1)]
 pub(crate) trait Work {
     /// Waits, and replies with `reply_bytes` bytes.
@@ -36,13 +37,13 @@ pub(crate) trait Work {
     /// Waits before it replies.
     async fn slow(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Blocks its poller before it replies.
+    /// Blocks the poller before it replies.
     async fn block(&self, id: u64, block_us: u64) -> Result<u64, Status>;
 
     /// Waits unless `wait_us` is 0, and then returns an error.
     async fn refuse(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Waits. Only few of these calls run at once.
+    /// Waits before it replies. Only `FEW` of these calls run concurrently.
     async fn few(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
     /// Panics.
@@ -51,22 +52,22 @@ pub(crate) trait Work {
     /// Never returns.
     async fn hang(&self, id: u64) -> Result<u64, Status>;
 
-    /// Keeps the texts while it waits.
+    /// Keeps the strings while it waits.
     async fn keep(&self, id: u64, wait_us: u64, texts: Vec<String>) -> Result<u64, Status>;
 
-    /// Calls `number` at another node before it replies. If this call fails, the handler returns the status of the failure
-    /// or a new one.
+    /// Calls `number` on another node before it replies. If this call fails, the handler returns the status of the
+    /// failure or a new status.
     async fn nested(&self, id: u64, at: String) -> Result<u64, Status>;
 
-    /// Calls `slow` at one node with a local client. Then calls `number` at another node with a local client, and at both
+    /// Calls `slow` on one node with a local client. Then calls `number` on another node with a local client, and on both
     /// nodes with clients shared with the program. Replies after these calls.
     async fn forward(&self, id: u64, wait_us: u64, near: String, far: String) -> Result<u64, Status>;
 
-    /// Takes bytes.
+    /// Accepts bytes.
     #[oneway]
     async fn tell(&self, id: u64, body: Bytes);
 
-    /// Never returns, and has no reply.
+    /// Never returns. The call is one-way.
     #[oneway]
     async fn linger(&self);
 
@@ -75,7 +76,7 @@ pub(crate) trait Work {
     async fn repeat(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 }
 
-/// A service that is never called. It shifts the method numbers of [`Work`].
+/// Service that is never called. It shifts the method numbers of [`Work`].
 #[trunkline::service(name = "trunkline.simulate.Idle", version = 1)]
 pub(crate) trait Idle {
     /// Does nothing.
@@ -89,7 +90,7 @@ impl Idle for Idler {
     async fn nothing(&self) {}
 }
 
-/// Parts of a run used by the handlers in a process.
+/// Parts of a run that the handlers in a process use.
 #[derive(Debug, Clone)]
 pub(crate) struct Handling {
     pub(crate) process: u64,
@@ -123,7 +124,7 @@ impl Handling {
     }
 }
 
-/// Time limit of a call made by a handler.
+/// Time limit of a nested call.
 const INNER: Duration = Duration::from_millis(200);
 const FORWARDED: Duration = Duration::from_secs(1);
 
@@ -143,15 +144,15 @@ impl SharedClients {
     }
 }
 
-/// Number of `few` handlers that run in a process, on all its pollers.
+/// Number of running `few` handlers in a process, on all its pollers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Few(Arc<AtomicU32>);
 
-/// Counts a handler until it is dropped.
+/// Counts a running handler until it is dropped.
 struct OneOf<'a>(&'a Few);
 
 impl Few {
-    /// Counts a further handler. Returns the number of running handlers.
+    /// Counts another handler. Returns the number of running handlers.
     fn begin(&self) -> (OneOf<'_>, u32) {
         let before = self.0.fetch_add(1, Ordering::Relaxed);
         (OneOf(self), before + 1)
@@ -318,14 +319,14 @@ impl Work for Worker {
     }
 }
 
-/// Work that does not occupy pollers.
+/// Work that is done outside of pollers.
 #[trunkline::service(name = "trunkline.simulate.Pooled", version = 1)]
 pub(crate) trait Pooled {
-    /// Sleeps with the pool's own timers.
+    /// Sleeps on a timer of the pool.
     #[offload]
     async fn ponder(&self, id: u64, wait_us: u64) -> Result<u64, Status>;
 
-    /// Blocks its worker, and then waits on this worker.
+    /// Blocks its worker, and then waits on the same worker.
     #[blocking]
     async fn grind(&self, id: u64, block_us: u64, wait_us: u64) -> Result<u64, Status>;
 
@@ -375,16 +376,16 @@ impl Pooled for Thinker {
     }
 }
 
-/// Calls that make further calls.
+/// Calls whose handlers make further calls.
 #[trunkline::service(name = "trunkline.simulate.Chain", version = 1)]
 pub(crate) trait Chain {
-    /// Continues a chain with `rest` calls left. The next call goes to `to`, and the call after it goes to `back`.
+    /// Continues a chain that has `rest` calls left. The next call goes to `to`, and the call after it to `back`.
     async fn chain(&self, rest: u8, to: String, back: String) -> Result<(), Status>;
 
     /// Waits for `wait_us` microseconds.
     async fn hold(&self, wait_us: u64);
 
-    /// Takes bytes.
+    /// Accepts bytes.
     async fn take(&self, bytes: Bytes);
 
     /// Returns the given number of bytes.

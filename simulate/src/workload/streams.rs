@@ -1,4 +1,4 @@
-//! Streams of all three shapes, with pauses, slow readers, early ends and drops. The oracle checks each item and each end.
+//! Streams of all three kinds, with pauses, slow readers, early ends and drops. The oracle checks each item and each end.
 
 use crate::coverage::EventKind;
 use crate::oracle::{Flow, Oracle, item};
@@ -16,25 +16,25 @@ use trunkline::{Bytes, CallOptions, Code, Status, Stream, Streaming};
 
 /// Number of items between two pauses of a reader or a writer.
 const BETWEEN_PAUSES: u64 = 8;
-/// Number of items in a stream in the phases without faults. It exceeds the first window.
+/// Number of items in a stream in the phases without faults. It exceeds the initial window.
 const CALM_ITEMS: u64 = 150;
-/// Idle timeouts of streams, in microseconds. Most are longer than the pauses of a writer.
+/// Range of idle timeouts of streams, in microseconds. Most exceed the pauses of a writer.
 const IDLE_US: Range<u64> = 1_000..20_000;
-/// Time for which machines may sleep before they detect a change.
+/// Maximum time for which a machine may sleep before it detects a change.
 const STOPS_LATER: Duration = Duration::from_millis(30);
 
-/// A service of streams whose items belong to their call.
+/// Service with streams whose items are derived from the number of their call.
 #[trunkline::service(name = "trunkline.simulate.Feed", version = 1)]
 pub(crate) trait Feed {
-    /// Sends items and ends as the script specifies.
+    /// Sends items and ends as specified by the script.
     async fn watch(
         &self,
         id: u64,
         script: Script,
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 
-    /// Takes up to a number of items, and waits before it replies. With `checks`, the client's stream must have been dropped
-    /// by then.
+    /// Reads up to a number of items, and waits before it replies. If `checks` is true, the client's stream must have
+    /// been dropped before the reply.
     async fn upload(
         &self,
         id: u64,
@@ -62,7 +62,7 @@ pub(crate) enum Then {
     Hang,
 }
 
-/// The behaviour of a writer or reader, as a maximum number of items and the pause after some of them.
+/// Behaviour of a writer or reader: its maximum number of items, its pauses, and the action after the last item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Script {
     pub(crate) items: u64,
@@ -71,7 +71,7 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Returns a script that handles `items` items without pauses, and then finishes.
+    /// Returns a script for `items` items without pauses, followed by the regular end.
     fn all(items: u64) -> Self {
         Self { items, pause_us: 0, then: Then::Finish }
     }
@@ -280,7 +280,7 @@ impl Feed for Feeder {
 enum Shape {
     /// The handler sends items.
     Watch(Script),
-    /// The client sends items. The handler takes them, and then waits.
+    /// The client sends items. The handler reads them, and then waits.
     Upload { sent: Script, taken: Script, wait: Duration, checks: bool },
     /// The client sends items, and the handler answers each item.
     Chat { sent: Script, answered: Script },
@@ -323,7 +323,7 @@ impl Shape {
 }
 
 impl Client {
-    /// Opens a stream. If the stream is dropped, opens a second one at once.
+    /// Opens a stream. If it is dropped, opens a second stream immediately.
     pub(crate) async fn stream(&mut self, server: SocketAddr) {
         let (timeout, shape) = (self.timeout(), Shape::random(&mut self.random));
         let mut read = Script { items: u64::MAX, ..Script::random(&mut self.random) };
@@ -339,7 +339,7 @@ impl Client {
         }
     }
 
-    /// Streams items without faults. Returns the error, if the call failed.
+    /// Streams items without faults. Returns the error if the call failed.
     pub(crate) async fn calm_stream(
         &self,
         server: SocketAddr,
@@ -361,8 +361,8 @@ impl Client {
             2 => Shape::Chat { sent: Script::all(CALM_ITEMS), answered: all },
             3 => Shape::Upload { sent: hangs, taken: Script::all(10), wait: stops, checks: true },
             _ => {
-                // Items of the first stream are in transit when the second stream takes its slot, which is free once its
-                // poller has handled the drop.
+                // Items of the first stream are in transit when the second stream takes its slot. The slot is free after
+                // its poller has handled the drop.
                 let sends = Script { items: 1_000, pause_us: random.u64(1..20), then: Then::Hang };
                 let (_, failure) =
                     self.stream_of(server, timeout, None, Shape::Watch(sends), Script::all(30)).await;
@@ -384,7 +384,7 @@ impl Client {
         self.stream_of(server, timeout, None, shape, all).await.1
     }
 
-    /// Drops a stream whose handler has stopped sending, and checks that the handler's stream is dropped within `limit`.
+    /// Drops a stream whose handler no longer sends, and checks that the handler's stream is dropped within `limit`.
     pub(crate) async fn drop_stream(&self, server: SocketAddr, timeout: Duration, limit: Duration) {
         let hangs = Shape::Watch(Script { items: 20, pause_us: 0, then: Then::Hang });
         let (call, failure) = self.stream_of(server, timeout, None, hangs, Script::all(10)).await;
@@ -395,8 +395,8 @@ impl Client {
         }
     }
 
-    /// Sends a call that streams items, and reads them as specified by `read`. Returns its number and, if it failed, the
-    /// error.
+    /// Sends a call that streams items, and reads them as specified by `read`. Returns its number and the error if the
+    /// call failed.
     async fn stream_of(
         &self,
         server: SocketAddr,
@@ -452,7 +452,7 @@ impl Client {
         (id, failure)
     }
 
-    /// Reads up to a number of items. Returns the call's number, or `None` if the stream was dropped.
+    /// Reads up to a number of items. Returns the number of the call, or `None` if the stream was dropped.
     async fn read(
         &self,
         id: u64,
@@ -484,7 +484,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Checks that a status from a node contains the number of delivered items.
+    /// Checks that a status from a node states the number of delivered items.
     fn judge_count(&self, id: u64, taken: u64, status: &Status) {
         let says = format!("{taken} items of the stream were delivered before");
         let is_of_node =

@@ -1,6 +1,6 @@
-//! The servers. They are nodes in a child process, or nodes in this process that exchange packets through queues.
+//! Servers: nodes in a child process, or nodes in this process that exchange packets through queues.
 //!
-//! The child process runs this program. It prints the addresses of its nodes and serves until its parent exits.
+//! The child process runs this program, prints the addresses of its nodes, and serves until its parent exits.
 
 mod services;
 
@@ -23,12 +23,12 @@ use trunkline_softrdma::link::Hub;
 use trunkline_testkit::{Folder, fresh_ip, output};
 use trunkline_transport::NodeOptions;
 
-/// Time from the death of its parent until a process exits even if its nodes do not shut down.
+/// Time after the parent's death at which the process exits even if its nodes do not shut down.
 const LAST: Duration = Duration::from_secs(5);
-/// Maximum size of the decoded arguments of one peer, in bytes. Open streams count towards it.
+/// Limit on the decoded arguments per peer, in bytes. Open streams count towards it.
 const DECODED: usize = 1 << 30;
 
-/// Description of the servers, and the arguments of their process.
+/// Description of the servers, and arguments of their process.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Fleet {
     /// Address of the server if there is only one; otherwise an unused loopback address.
@@ -38,10 +38,10 @@ pub(crate) struct Fleet {
     pub(crate) link: LinkFlag,
     #[arg(long)]
     pub(crate) servers: u16,
-    /// Pollers of each server.
+    /// Number of pollers per server.
     #[arg(long)]
     pub(crate) pollers: u16,
-    /// Number of services on each server. They differ only in their names.
+    /// Number of services per server. The services differ only in their names.
     #[arg(long)]
     pub(crate) services: u16,
     #[arg(long)]
@@ -62,14 +62,14 @@ pub(crate) struct Servers {
 #[derive(Debug)]
 enum ServerPlace {
     Process(Child),
-    /// Nodes in this process, and the host that they share.
+    /// Nodes in this process, with the state that they share.
     Here {
         nodes: Vec<Node>,
         host: Host,
     },
 }
 
-/// State that the nodes in this process share.
+/// State shared by the nodes in this process.
 #[derive(Debug)]
 struct Host {
     hub: Arc<Hub>,
@@ -77,7 +77,7 @@ struct Host {
 }
 
 impl Fleet {
-    /// Starts the servers, pinned to their core if there is one.
+    /// Starts the servers, pinned to their core if one is given.
     ///
     /// # Errors
     /// Returns an error if the servers do not start. A server process prints the details itself.
@@ -86,7 +86,7 @@ impl Fleet {
             let folder =
                 Folder::new().map_err(|error| format!("cannot make a temporary directory: {error}"))?;
             let host = Host { hub: Hub::new(), folder };
-            // A node's threads inherit the core of the thread that starts it.
+            // The threads of a node inherit the core of the thread that starts it.
             let nodes = thread::scope(|scope| {
                 let start = || self.nodes(|address| host.builder(address));
                 scope.spawn(start).join().unwrap_or_else(|_| Err("a server's node panicked".to_owned()))
@@ -152,7 +152,7 @@ impl Fleet {
 }
 
 impl Servers {
-    /// Starts a client node with as many pollers as a server, at this address or an unused one.
+    /// Starts a client node with as many pollers as a server, at this address or at an unused one.
     ///
     /// # Errors
     /// Returns an error if the node does not start.
@@ -181,7 +181,7 @@ impl Servers {
         }
     }
 
-    /// Returns a failure that reports the exit of the server process, or `why` if the process has not exited.
+    /// Returns a failure that reports the exit of the server process, or `why` if the process is still running.
     pub(crate) fn named(&self, why: String) -> Failure {
         self.death().unwrap_or(Failure::Unmeasured(why))
     }

@@ -1,4 +1,4 @@
-//! Services that differ only in their names. They let a node serve many services.
+//! Services that differ only in their names, so that a node can serve many of them.
 
 use crate::calls::echo::Mirror;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use trunkline::{Bytes, NodeBuilder, PollerContext, Status};
 
 const MOST: u16 = 16;
 
-/// Defines a module for each name, a function that adds the first `count` services to a builder, and a client for any one of
+/// Defines a module for each name, a function that adds the first `count` services to a builder, and a client for any of
 /// the services.
 macro_rules! services {
     ($($module:ident $number:literal $name:literal,)*) => {
@@ -14,7 +14,7 @@ macro_rules! services {
         mod $module {
             use trunkline::{Bytes, Status};
 
-            /// Echo of its payload.
+            /// Returns its payload.
             #[trunkline::service(name = $name, version = 1)]
             pub(crate) trait Echo {
                 async fn echo(&self, payload: Bytes) -> Result<Bytes, Status>;
@@ -27,7 +27,6 @@ macro_rules! services {
             }
         })*
 
-        /// A client of one of the services.
         pub(crate) enum Local {
             $(#[allow(non_camel_case_types, reason = "named like the module")] $module($module::EchoLocal),)*
         }

@@ -1,7 +1,7 @@
 //! The `compare` subcommand, which reports changes beyond noise between the files of two runs.
 //!
-//! Decides which values are compared and what counts as a regression. `noise` distinguishes changes from noise, and `rows`
-//! prints them. This module measures nothing.
+//! Decides which values are compared and which changes are regressions. `noise` distinguishes changes from noise, and
+//! `rows` prints them. Nothing is measured here.
 
 mod noise;
 mod rows;
@@ -63,11 +63,11 @@ pub(crate) struct Comparison {
     quiet: bool,
 }
 
-/// The outcome, printed and written as JSON.
+/// Outcome of a comparison, which is printed and written as JSON.
 #[derive(Debug, Serialize)]
 struct Outcome {
     command: &'static str,
-    /// The subcommand of both files.
+    /// Subcommand of both runs.
     of: String,
     before: String,
     after: String,
@@ -83,7 +83,8 @@ struct Outcome {
 /// Compares two files, and prints and writes the outcome.
 ///
 /// # Errors
-/// Fails if a file is not a result of this program, if a value became worse, or if the outcome cannot be written.
+/// Returns an error if a file is not a result of this program, if a value became worse, or if the outcome cannot be
+/// written.
 pub(crate) fn compare(files: &Comparison) -> Result<(), Failure> {
     let began = Instant::now();
     let (before, after) = (Saved::read(&files.before)?, Saved::read(&files.after)?);
@@ -120,7 +121,7 @@ impl Outcome {
             () if before.machine == after.machine => By::Both,
             () => By::Ratio,
         };
-        // Points are listed in the order of the first file.
+        // Points are listed in their order in the first file.
         for (label, point) in numbered(&before.points) {
             let Some(at) = others.iter().position(|(other, _)| *other == label) else {
                 only_before.push(label);
@@ -183,7 +184,7 @@ impl Outcome {
     }
 }
 
-/// Returns the points with unique labels. Points with the same settings are numbered.
+/// Returns the points with unique labels, in which points with equal settings are numbered.
 fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
     let mut seen = BTreeMap::new();
     let label = |point: &SavedPoint| {
@@ -199,31 +200,31 @@ fn numbered(points: &[SavedPoint]) -> Vec<(String, &SavedPoint)> {
 enum By {
     Value,
     Ratio,
-    /// The value and its ratio, in the same direction.
+    /// The value and its ratio, which must change in the same direction.
     Both,
 }
 
 type Named<'a> = (String, &'a [f64]);
 
-/// Values of one key of a point in both files.
+/// Values of one key at one point in both files.
 #[derive(Debug)]
 struct Compared<'a> {
     key: &'a str,
     values: [&'a [f64]; 2],
-    /// The key and the values of the floor in each file.
+    /// Key and values of the floor in each file.
     floors: Option<(Named<'a>, Named<'a>)>,
 }
 
 impl Compared<'_> {
     fn row(&self, point: &str, bound: f64, by: By) -> Row {
         let [before, after] = self.values;
-        // p99 varies more from run to run than the median.
+        // p99 varies more between runs than the median does.
         let bound = if self.key.contains("p99") { 2.0 * bound } else { bound };
         let value = Change::between(before, after);
         let Some(((floor, one), (other, two))) = self.floors.as_ref().filter(|_| by != By::Value) else {
             return Row::new(point, self.key, value, None, bound);
         };
-        // A run that ended early may have one more measurement of the value or of the floor.
+        // A run that ended early may contain one more measurement of the value or of the floor.
         let divided = |list: &[f64], floors: &[f64]| -> Vec<f64> {
             list.iter().zip(floors).map(|(value, floor)| value / floor).collect()
         };
@@ -234,7 +235,7 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the floor by which a value is divided: the floor with the same key or, for times, the floor's p50.
+/// Returns the floor by which a value is divided: the floor with the same key or, for times, the p50 of the floor.
 fn floor<'a>(key: &str, point: &'a SavedPoint) -> Option<Named<'a>> {
     let own = format!("floor_{key}");
     let name = if !point.each_repetition.contains_key(&own) && key.ends_with("_ns") {
@@ -255,7 +256,7 @@ fn missing(label: &str, point: &SavedPoint, from: &SavedPoint) -> Vec<String> {
     keys.map(|key| format!("{label}: {key}")).collect()
 }
 
-/// Describes differences between settings and machines, and lists runs that ended early.
+/// Describes differences in settings and machines, and lists runs that ended early.
 fn notes(before: &Saved, after: &Saved) -> Vec<String> {
     let mut notes = Vec::new();
     let parts =

@@ -1,24 +1,23 @@
 //! Distinguishes a change from the noise of repetitions.
 //!
-//! Defines when two lists of repetitions differ. `compare` calls it for each row; it does not handle files.
-//!
-//! Three conditions must hold. With five repetitions, each alone gives too many wrong verdicts:
+//! Two lists of repetitions differ if three conditions hold. With five repetitions, each condition alone gives too many
+//! wrong verdicts:
 //!
 //! 1. The medians differ by more than the bound. Two runs of one program differ by some percent even if the repetitions
-//!    within each run agree, because the load that other machines put on the host varies.
-//! 2. The medians differ by more than twice the interquartile range of the noisier side, so that a noisy value must change
-//!    by more.
+//!    within each run agree, because the load from other machines on the host varies.
+//! 2. The medians differ by more than twice the interquartile range of the noisier side, so noisy values must change
+//! more.
 //! 3. The repetitions of one side are above those of the other in a rank test (Mann-Whitney, one-sided, 0.5 %). With five
-//!    repetitions on each side, all of one side must be above all of the other.
+//!    repetitions on each side, all values of one side must be above all values of the other.
 
-/// Minimum difference of the medians, in interquartile ranges.
+/// Minimum difference between the medians, in interquartile ranges.
 const RANGES: f64 = 2.0;
 /// Significance level of the rank test.
 const CHANCE: f64 = 0.005;
-/// Minimum number of repetitions per side. With four, even the clearest order has a p-value of 1 in C(8, 4) = 70, which is
-/// above the significance level.
+/// Minimum number of repetitions per side. With four repetitions, even the clearest order has a p-value of 1 in C(8, 4) =
+/// 70, which is above the significance level.
 pub(crate) const FEWEST: usize = 5;
-/// Number of pairs up to which the p-value is computed exactly.
+/// Maximum number of pairs for which the p-value is computed exactly.
 const EXACT_PAIRS: usize = 900;
 
 /// Difference between two lists of repetitions.
@@ -26,12 +25,12 @@ const EXACT_PAIRS: usize = 900;
 pub(crate) struct Change {
     pub(crate) before: f64,
     pub(crate) after: f64,
-    /// Relative change of the median; negative if the median became smaller.
+    /// Relative change of the median, which is negative if the median became smaller.
     pub(crate) change: f64,
-    /// The larger interquartile range, relative to the median.
+    /// Larger of the two interquartile ranges, relative to the median.
     pub(crate) range: f64,
     pub(crate) chance: f64,
-    /// True if there are enough repetitions.
+    /// True if both lists contain enough repetitions.
     pub(crate) is_decided: bool,
 }
 
@@ -48,7 +47,7 @@ impl Change {
         }
     }
 
-    /// Returns true if the change exceeds both the noise and `bound`, a fraction.
+    /// Returns true if the change exceeds the noise and `bound`, which is a fraction.
     pub(crate) fn is_real(&self, bound: f64) -> bool {
         // Halving counts as much as doubling.
         let size = self.change.max(-self.change / (1.0 + self.change));
@@ -66,7 +65,7 @@ impl Quartiles {
     fn of(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        // Positions are counted in quarters of the distance between two neighbours, to avoid rounding.
+        // Positions are in quarters of the distance between two adjacent values, to avoid rounding.
         let at = |quarter: usize| {
             let place = quarter * (sorted.len() - 1);
             let (low, high) = (sorted[place / 4], sorted[place.div_ceil(4)]);
@@ -84,7 +83,7 @@ impl Quartiles {
 #[expect(clippy::cast_precision_loss, reason = "numbers of repetitions")]
 fn chance(one: &[f64], other: &[f64]) -> f64 {
     let above = |a: &f64, b: &f64| u64::from(a > b) * 2 + u64::from(a == b);
-    // Count each pair twice, because equal pairs count as half.
+    // Pairs count twice, so that equal pairs can count as half.
     let twice: u64 = one.iter().map(|a| other.iter().map(|b| above(a, b)).sum::<u64>()).sum();
     let pairs = one.len() * other.len();
     let fewer = twice.min(2 * pairs as u64 - twice) as f64 / 2.0;
@@ -94,20 +93,21 @@ fn chance(one: &[f64], other: &[f64]) -> f64 {
     let (n, m) = (one.len() as f64, other.len() as f64);
     let deviation = (n * m * (n + m + 1.0) / 12.0).sqrt();
     let score = (n * m / 2.0 - fewer - 0.5).max(0.0) / deviation;
-    // An upper bound of the tail of the normal distribution. The bound is tight where the tail is small.
+    // This is an upper bound on the tail of the normal distribution. It is tight if the tail is small.
     (-score * score / 2.0).exp() / 2.0
 }
 
-/// Returns the fraction of all orders of `n` and `m` values in which at most `most` pairs are in order.
+/// Returns the fraction of all orders of `n` and `m` values that have at most `most` pairs in order.
 fn exact(n: usize, m: usize, most: f64) -> f64 {
-    // counts[j][u] is the number of orders of the values so far and j values of the other side that have u pairs in order.
+    // counts[j][u] is the number of orders of the values so far and j values of the other side that have u pairs in
+    // order.
     let pairs = n * m;
     let mut counts = vec![vec![0.0_f64; pairs + 1]; m + 1];
     for row in &mut counts {
         row[0] = 1.0;
     }
     for _ in 0..n {
-        // Add a value on this side. It is either above all j values of the other side, or below the last of them.
+        // Add a value on this side. It is either above all j values of the other side or below the last of them.
         let mut next = vec![vec![0.0; pairs + 1]; m + 1];
         for j in 0..=m {
             for u in 0..=pairs {
@@ -144,11 +144,12 @@ mod tests {
 
     #[test]
     fn rank_test_matches_exact_probabilities() {
-        // All five values above all five others is one order of 252. One pair in the other order adds one.
+        // In one of 252 orders, all five values are above all five others. A single pair in the other order adds one
+        // order.
         near(chance(&[1.0, 2.0, 3.0, 4.0, 5.0], &[6.0, 7.0, 8.0, 9.0, 10.0]), 1.0 / 252.0);
         near(chance(&[6.0, 7.0, 8.0, 9.0, 10.0], &[1.0, 2.0, 3.0, 4.0, 5.0]), 1.0 / 252.0);
         near(chance(&[1.0, 2.0, 3.0, 4.0, 6.0], &[5.0, 7.0, 8.0, 9.0, 10.0]), 2.0 / 252.0);
-        // 4 orders have at most 2 of 5 x 5 pairs in order.
+        // In 4 orders, at most 2 of 5 x 5 pairs are in order.
         near(exact(5, 5, 2.0), 4.0 / 252.0);
         near(exact(3, 4, 0.0), 1.0 / 35.0);
         assert!(chance(&[5.0; 8], &[5.0; 8]) > 0.5);

@@ -1,4 +1,4 @@
-//! The rows of a comparison, one for each value, and their table.
+//! Rows of a comparison, one per value, and their table.
 
 use super::noise::Change;
 use super::{Outcome, is_floor};
@@ -18,24 +18,25 @@ pub(super) enum Verdict {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Row {
     pub(super) point: String,
-    /// Key of the value, or the keys of the value and the floor.
+    /// Key of the value, or keys of the value and the floor.
     pub(super) key: String,
-    /// Medians of the earlier and of the later run.
+    /// Median of the earlier run.
     before: f64,
+    /// Median of the later run.
     after: f64,
     change_percent: f64,
     /// Change of the value itself, if the row compares its ratio to a floor on the same machine.
     value_change_percent: f64,
-    /// The larger interquartile range of the repetitions, in percent of the median.
+    /// Larger of the two interquartile ranges of the repetitions, in percent of the median.
     range_percent: f64,
     chance: f64,
     pub(super) verdict: Verdict,
-    /// True if the verdict is undecided because the machine had other work.
+    /// True if the verdict is undecided because other programs used the machine.
     pub(super) is_disturbed: bool,
 }
 
 impl Row {
-    /// Creates a row from a change. If `value` is given, the value itself must have changed in the same direction.
+    /// Creates a row for a change. If `value` is given, the value itself must have changed in the same direction.
     pub(super) fn new(point: &str, key: &str, change: Change, value: Option<Change>, bound: f64) -> Self {
         let confirms = |value: Change| value.is_real(bound) && value.change * change.change > 0.0;
         let is_real = change.is_real(bound) && value.is_none_or(confirms);
@@ -68,7 +69,7 @@ impl Row {
         }
     }
 
-    /// Returns true if the value became worse and is not a floor. Floors depend only on the machine.
+    /// Returns true if the value became worse and is not a floor, because floors depend only on the machine.
     pub(super) fn is_regression(&self) -> bool {
         self.verdict == Verdict::Worse && !is_floor(&self.key)
     }
@@ -126,7 +127,7 @@ impl Outcome {
     }
 }
 
-/// Formats a number with four significant digits, or with all digits before the decimal point.
+/// Formats a number with four significant digits, or with all digits before the decimal point if there are more.
 fn digits(value: f64) -> String {
     match value {
         _ if !(1e-4..1e15).contains(&value) => format!("{value:.3e}"),

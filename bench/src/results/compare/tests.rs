@@ -1,7 +1,7 @@
 use super::*;
 use serde_json::{Value, json};
 
-/// Creates a run with one point per size, whose call times are a multiple of the floor's time.
+/// Returns a run with one point per size, in which call times are the given multiple of the floor's time.
 fn run(sizes: &[u64], times: f64) -> Value {
     let floor = [1000.0, 1100.0, 900.0, 1050.0, 1000.0];
     let point = |size: &u64| {
@@ -144,7 +144,7 @@ fn incomparable_results_are_refused() {
 }
 
 #[test]
-fn points_of_scale_are_compared_by_their_dimension() {
+fn scale_points_are_compared_by_dimension() {
     let point = |(dimension, rate): (&str, &str)| {
         json!({"dimension": dimension, "count": 4, "each_repetition": {
             "rtt_p50_ns": vec![1e4; 5], "rtt_p99_ns": vec![3e4; 5], rate: vec![1e5; 5]}})

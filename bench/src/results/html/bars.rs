@@ -1,6 +1,6 @@
-//! Round-trip times from a `table` file as a bar chart, in one SVG for light and dark pages.
+//! Bar chart of the round-trip times in a `table` file, as one SVG for light and dark pages.
 //!
-//! Pages such as GitHub's show an image without their style sheet and theme. The image therefore contains a style and a
+//! Websites such as GitHub show an image without their style sheet and theme, so the image contains a style and a
 //! background.
 
 use super::chart::escaped;
@@ -10,11 +10,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
-/// Width of the drawing, and the left and right ends of the longest bar.
 const WIDTH: f64 = 760.0;
+/// Left and right end of the longest bar.
 const X: (f64, f64) = (220.0, 690.0);
-/// Position of the first bar, and the height of a bar including its gap.
+/// Position of the first bar.
 const TOP: f64 = 46.0;
+/// Height of a bar, including its gap.
 const STEP: f64 = 27.0;
 
 const STYLE: &str = "<style>
@@ -37,7 +38,7 @@ rect.floor { fill: #ffffff; stroke: #7d8791; stroke-dasharray: 4 3; }
 </style>
 ";
 
-/// A file that `table --json` has written.
+/// Contents of a file written by `table --json`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Table {
     date: String,

@@ -1,17 +1,21 @@
-//! One chart as SVG, with its legend as an HTML list, which the browser wraps.
+//! A chart as SVG, with its legend as an HTML list, which the browser wraps.
 //!
-//! The style sheet defines all colours for light and dark pages. Values and text come from files, so text is escaped here.
+//! The style sheet defines all colours for light and dark pages. Values and text come from files, so text is escaped
+//! here.
 
 use crate::meter::spread::Spread;
 use crate::sizes::written;
 use std::fmt::Write as _;
 
-/// Size of a drawing, and the area within the axes.
+/// Width and height of a drawing.
 const SIZE: (f64, f64) = (620.0, 370.0);
+/// Horizontal ends of the area within the axes.
 const X: (f64, f64) = (72.0, 606.0);
+/// Vertical ends of the area within the axes.
 const Y: (f64, f64) = (312.0, 14.0);
-/// Number of colours in the style sheet. A shape distinguishes series that share a colour.
+/// Number of colours in the style sheet.
 const COLOURS: usize = 8;
+/// Marker shapes, which distinguish series with the same colour.
 const SHAPES: [&str; 4] =
     ["M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z", "M0-6L6 4H-6Z", "M0-6L6 0L0 6L-6 0Z", "M0 6L6-4H-6Z"];
 
@@ -19,13 +23,13 @@ const SHAPES: [&str; 4] =
 pub(super) enum Scale {
     /// Labels at round numbers.
     Log,
-    /// Labels at powers of two with units of 2^10 and 2^20, for sizes and counts.
+    /// Labels at powers of two, with units of 2^10 and 2^20, for sizes and counts.
     Doubling,
-    /// Quantiles by the fraction of values above them: 90 %, 99 % and 99.9 % are equally far apart.
+    /// Quantiles, placed by the fraction of values above them. The distances between 90 %, 99 % and 99.9 % are equal.
     Percentiles,
 }
 
-/// Kind of line: our calls, a floor (dashed) or another system (thinner).
+/// Kind of line for Trunkline's calls, a floor (dashed) or another system (thinner).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Line {
     Calls,
@@ -37,15 +41,15 @@ pub(super) enum Line {
 pub(super) struct Series {
     pub(super) name: String,
     pub(super) line: Line,
-    /// Medians with their extremes.
+    /// Medians of the repetitions with their extremes.
     pub(super) points: Vec<(f64, Spread)>,
-    /// Text below each point; empty if there is none.
+    /// Text below each point, empty if there is none.
     pub(super) notes: Vec<String>,
-    /// True if points have markers. Curves with many points have none.
+    /// True if points are marked. Curves with many points have no markers.
     pub(super) is_marked: bool,
 }
 
-/// A chart. Its vertical axis is logarithmic.
+/// A chart with a logarithmic vertical axis.
 #[derive(Debug, Clone)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -107,7 +111,7 @@ impl Axis {
             }
             Scale::Percentiles => ["0", "90", "99", "99.9", "99.99", "99.999", "99.9999"]
                 .iter()
-                // There is space for six labels.
+                // There is room for six labels.
                 .filter(|text| to < 5.5 || **text != "99.999")
                 .map(|text| (text.parse::<f64>().unwrap_or_default() / 100.0, format!("{text}%")))
                 .collect(),
@@ -132,7 +136,7 @@ impl Scale {
 }
 
 impl Chart {
-    /// Returns the chart as the contents of a `figure`.
+    /// Returns the chart as the contents of a `figure` element.
     pub(super) fn html(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Axis::over(self.scale, X, points().map(|point| point.0));
@@ -215,7 +219,7 @@ fn shape(at: usize) -> &'static str {
     SHAPES[(at + at / COLOURS) % SHAPES.len()]
 }
 
-/// Formats a number in a short form: `0.05`, `20`, `50k`, `2M`.
+/// Formats a number in a short form, such as `0.05`, `20`, `50k` or `2M`.
 pub(super) fn number(value: f64) -> String {
     let (value, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

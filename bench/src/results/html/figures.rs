@@ -1,4 +1,4 @@
-//! Selection of a report's charts from the contents of its files. The most important charts of a file come first.
+//! Selection of charts for a report from the contents of its files. The most important charts of a file come first.
 
 use super::chart::{Chart, Line, Scale, Series};
 use crate::meter::spread::Spread;
@@ -7,14 +7,14 @@ use crate::scenario::point::Summary;
 use std::collections::{BTreeMap, BTreeSet};
 
 const CALL_US: &str = "time of a call, µs";
-/// Rates with their keys. The key of a floor's rate begins with `floor_`.
+/// Keys of rates, with their titles. The key of a floor's rate begins with `floor_`.
 const RATES: [(&str, &str); 3] = [
     ("calls_per_s", "Calls per second"),
     ("bytes_per_s", "Bytes per second"),
     ("sessions_per_s", "Sessions per second"),
 ];
 
-/// A point, with its value of the setting that a sweep varies.
+/// A point, preceded by its value of the swept setting.
 type Swept<'a> = (f64, &'a SavedPoint);
 
 pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
@@ -25,7 +25,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         ("count", "", ""),
     ] {
         for (rest, points) in sweeps(&saved.points, setting) {
-            // Points of `scale` contain the name of the counted dimension.
+            // Points of `scale` contain the name of the varied dimension.
             let (by, x, rest) = match rest.strip_prefix("dimension ") {
                 Some(counted) if setting == "count" => (counted, counted, ""),
                 _ => (by, x, rest.as_str()),
@@ -50,7 +50,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
         }
     }
     if saved.points.len() > 1 {
-        // Split evenly, so that a chart has at most one series per colour.
+        // Split the points evenly, so that a chart has at most one series per colour.
         let parts = saved.points.len().div_ceil(8);
         for points in saved.points.chunks(saved.points.len().div_ceil(parts)) {
             let curves = points
@@ -68,7 +68,7 @@ pub(super) fn of_file(saved: &Saved) -> Vec<Chart> {
     charts
 }
 
-/// Returns the charts of open loops in several files, which show latency by call rate.
+/// Returns charts of the open loops in several files, which show latency by call rate.
 pub(super) fn of_open_loops(files: &[Saved]) -> Vec<Chart> {
     let mut groups: BTreeMap<String, Vec<Swept<'_>>> = BTreeMap::new();
     for file in files {
@@ -100,7 +100,7 @@ fn sweeps<'a>(points: &'a [SavedPoint], setting: &str) -> Vec<(String, Vec<Swept
     sorted(groups)
 }
 
-/// Sorts each group by its values and keeps groups with at least two.
+/// Sorts each group by its values, and keeps groups with at least two values.
 fn sorted(groups: BTreeMap<String, Vec<Swept<'_>>>) -> Vec<(String, Vec<Swept<'_>>)> {
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.iter_mut().for_each(|(_, points)| points.sort_by(|one, other| one.0.total_cmp(&other.0)));
@@ -108,7 +108,7 @@ fn sorted(groups: BTreeMap<String, Vec<Swept<'_>>>) -> Vec<(String, Vec<Swept<'_
     groups
 }
 
-/// Creates a chart. Returns `None` if no line has a point.
+/// Creates a chart, or returns `None` if no line has a point.
 fn chart(title: String, scale: Scale, x: &str, y: &'static str, mut series: Vec<Series>) -> Option<Chart> {
     series.retain(|series| !series.points.is_empty());
     (!series.is_empty()).then(|| Chart { title, scale, x: x.to_owned(), y, series })
@@ -125,7 +125,7 @@ fn ours(points: &[Swept<'_>]) -> Vec<Series> {
         .to_vec()
 }
 
-/// Returns the times of our calls, of floors and of other systems.
+/// Returns the times of Trunkline's calls, floors and other systems.
 fn times(points: &[Swept<'_>]) -> Vec<Series> {
     let mut lines = ours(points);
     for name in names(points.iter().map(|(_, point)| &point.floors)) {
@@ -137,7 +137,7 @@ fn times(points: &[Swept<'_>]) -> Vec<Series> {
     lines
 }
 
-/// Returns the rates of the calls, of the link's floor and of other systems.
+/// Returns the rates of Trunkline's calls, the link's floor and other systems.
 fn rates(key: &str, points: &[Swept<'_>]) -> Vec<Series> {
     let floor = format!("floor_{key}");
     let mut lines = vec![
@@ -170,8 +170,8 @@ fn distributions(title: String, curves: Vec<Series>) -> Option<Chart> {
 }
 
 fn curve(name: &str, line: Line, timed: &Summary) -> Series {
-    // The longest time would be at infinity on this axis, so it is shown only in the table. Labels with more than six digits
-    // would overlap.
+    // The position of the longest time on this axis is infinite, so only the table contains it. Labels with more than six
+    // digits would overlap.
     let finite = timed.distribution_ns.points().filter(|(quantile, _)| *quantile <= 0.999_999);
     let alone = |ns: f64| Spread { median: ns, min: ns, max: ns };
     let points = finite.map(|(quantile, ns)| (quantile, alone(ns / 1e3))).collect();

@@ -1,8 +1,8 @@
-//! A report of results as one self-contained HTML file without scripts or fonts.
+//! A report on results as one self-contained HTML file without scripts or fonts.
 //!
-//! `figures` selects the charts, `chart` draws one, and `bars` draws a table as an image. The callers are `report` and,
-//! after a measurement, `--html`. Both pass the contents of a `--json` file. The page begins with dates, machine and an
-//! overview table; charts and all figures follow.
+//! `figures` selects the charts, `chart` draws one of them, and `bars` draws a table as an image. `report` uses this
+//! module, and so does `--html` after a measurement. Both pass the contents of a `--json` file. The page begins with
+//! dates, the machine and an overview table, followed by charts and all figures.
 
 mod bars;
 mod chart;
@@ -53,10 +53,10 @@ pub(crate) struct Files {
     svg: Option<PathBuf>,
 }
 
-/// Writes a page with the results of several files, or an image of one table.
+/// Writes a page with the results in several files, or an image of one table.
 ///
 /// # Errors
-/// Fails if a file is not a result, or if the page or image cannot be written.
+/// Returns an error if a file is not a result, or if the page or image cannot be written.
 pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     let began = Instant::now();
     if let Some(svg) = &files.svg {
@@ -74,7 +74,7 @@ pub(crate) fn report(files: &Files) -> Result<(), Failure> {
     sum_up(false, &format!("report: {} files", files.results.len()), began, written)
 }
 
-/// Writes a page. An existing page is replaced only when the new one is complete.
+/// Writes a page. An existing page is replaced when the new one is complete.
 ///
 /// # Errors
 /// Returns an error if the page cannot be written.
@@ -125,7 +125,7 @@ fn page(files: &[Saved]) -> String {
             let _ = writeln!(html, "<p class=\"failed\">The run ended early: {}</p>", escaped(error));
         }
         let (settings, machine) = (facts(&file.settings), facts(&file.machine));
-        // 0 may also mean unknown.
+        // 0 can also mean that the value is unknown.
         let others = match file.others_cores {
             cores if cores > 0.0 => format!("; other programs used {} cores meanwhile", number(cores)),
             _ => String::new(),
@@ -148,7 +148,7 @@ fn class(machine: &Map<String, Value>) -> String {
     if known.is_empty() { "an unknown machine".to_owned() } else { known.join(", ") }
 }
 
-/// Formats keys and values in one line.
+/// Formats keys and values as one line.
 fn facts(all: &Map<String, Value>) -> String {
     let each = |(key, value): (&String, &Value)| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -157,7 +157,7 @@ fn facts(all: &Map<String, Value>) -> String {
     all.iter().map(each).collect::<Vec<_>>().join(", ")
 }
 
-/// Appends a table of cells that are HTML. Rows of our calls are bold.
+/// Appends a table whose cells are HTML. Rows with Trunkline's calls are bold.
 fn table(html: &mut String, class: &str, titles: &[String], rows: impl Iterator<Item = (bool, Vec<String>)>) {
     let cells = |tag: &str, cells: &[String]| {
         cells.iter().map(|cell| format!("<{tag}>{cell}</{tag}>")).collect::<String>()
@@ -171,7 +171,7 @@ fn table(html: &mut String, class: &str, titles: &[String], rows: impl Iterator<
     html.push_str("</tbody>\n</table></div>\n");
 }
 
-/// Appends a table with a row for each point: Trunkline, the link's floor and other systems side by side.
+/// Appends a table with one row per point, which shows Trunkline, the link's floor and other systems side by side.
 fn overview(html: &mut String, files: &[Saved]) {
     let points = || files.iter().flat_map(|file| file.points.iter().map(move |point| (file, point)));
     let measured = points().filter_map(|(file, point)| Some((file, point, point.calls.as_ref()?)));
@@ -180,7 +180,7 @@ fn overview(html: &mut String, files: &[Saved]) {
     }
     let peers: BTreeSet<&str> =
         points().flat_map(|(_, point)| point.peers.keys().map(String::as_str)).collect();
-    // The kind of connection is below the name, so that all systems fit in the width of a page.
+    // The kind of connection is placed below the name, so that all systems fit in the width of a page.
     let title = |name: &&str| match escaped(name).split_once(", ") {
         Some((system, way)) => format!("{system}<br><small>{way}</small>"),
         None => escaped(name),
@@ -209,10 +209,10 @@ fn link(file: &Saved) -> &str {
     }
 }
 
-/// Formats the link's floor: its time, its measured or derived rate, and its name.
+/// Formats the floor of the link: its time, its measured or derived rate, and its name.
 fn floor(point: &SavedPoint) -> String {
     let time = point.spread("floor_p50_ns");
-    // The medians are computed from the same values, so equality identifies the floor.
+    // The medians are computed from the same values, so equal medians identify the floor.
     let is_it =
         |floor: &Summary| time.is_some_and(|time| time.median.total_cmp(&floor.p50_ns.median).is_eq());
     let named = point.floors.iter().find(|(_, floor)| is_it(floor));
@@ -232,13 +232,13 @@ fn both(time: Option<Spread>, per_s: Option<f64>, note: &str) -> String {
     format!("{time}<br><small>{rate}</small>{note}")
 }
 
-/// Chooses charts in turn from the open loops, which come first, and from each file. Also returns the number of omitted
+/// Selects charts in turn from the open loops, which come first, and from each file. Also returns the number of omitted
 /// charts.
 fn chosen(files: &[Saved]) -> (Vec<Vec<Chart>>, usize) {
     let mut lists = vec![figures::of_open_loops(files)];
     lists.extend(files.iter().map(figures::of_file));
     let all: usize = lists.iter().map(Vec::len).sum();
-    // Remove the last chart of the longest list. If several lists are equally long, shorten the last of them.
+    // Remove the last chart of the longest list, or of the last of several longest lists.
     while lists.iter().map(Vec::len).sum::<usize>() > MOST_CHARTS {
         let length = lists.iter().map(Vec::len).max();
         lists.iter_mut().rev().find(|list| Some(list.len()) == length).map(Vec::pop);
@@ -246,7 +246,7 @@ fn chosen(files: &[Saved]) -> (Vec<Vec<Chart>>, usize) {
     (lists, all.saturating_sub(MOST_CHARTS))
 }
 
-/// Appends the list of charts, with the run's name after each title if there are several runs.
+/// Appends the list of charts. If there are several runs, the name of the run follows each title.
 fn contents(html: &mut String, files: &[Saved], charts: &[Vec<Chart>], left_out: usize) {
     if charts.iter().all(Vec::is_empty) {
         return;
@@ -275,9 +275,9 @@ fn contents(html: &mut String, files: &[Saved], charts: &[Vec<Chart>], left_out:
     ));
 }
 
-/// Appends a table with all figures of a file.
+/// Appends a table with all figures in a file.
 fn all_figures(html: &mut String, file: &Saved) {
-    // Runs of `scale` contain only repetitions.
+    // Runs of `scale` contain only the values of repetitions.
     if file.points.iter().all(|point| point.calls.is_none()) {
         return;
     }

@@ -4,14 +4,14 @@ use crate::results::saved::Saved;
 use roxmltree::{Document, Node};
 use serde_json::{Value, json};
 
-/// Returns times in microseconds, with a tail.
+/// Returns times with a long tail, in microseconds.
 fn timed(us: f64) -> Value {
     let spread = |value: f64| json!({"median": value, "min": value * 0.9, "max": value * 1.2});
     json!({"p50_ns": spread(us * 1e3), "p99_ns": spread(us * 2e3), "per_s": spread(1e6 / us), "dropped": 1, "drifted": 0,
         "distribution_ns": {"0": us * 900.0, "0.5": us * 1e3, "0.99": us * 2e3, "0.999": us * 9e3, "1": us * 2e4}})
 }
 
-/// Returns a run with a point for each size and each number of calls in flight.
+/// Returns a run with one point per combination of size and number of calls in flight.
 fn run(command: &str, sizes: &[u32], outstanding: &[u32], settings: &Value) -> Saved {
     let mut points = Vec::new();
     for size in sizes {
@@ -36,8 +36,8 @@ fn titles(charts: &[Chart]) -> Vec<&str> {
     charts.iter().map(|chart| chart.title.as_str()).collect()
 }
 
-/// Asserts that a chart has a title and labelled axes, that each series has a line and a legend entry, and that nothing is
-/// outside the drawing.
+/// Asserts that a chart has a title and labelled axes, that each series has a line and a legend entry, and that nothing
+/// is drawn outside the drawing.
 fn assert_complete(chart: &Chart) {
     let text = format!("<figure>{}</figure>", chart.html());
     let document = Document::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", chart.title));
@@ -146,7 +146,7 @@ fn page_is_self_contained_and_escapes_contents_of_files() {
     for outside in ["<script", "<link", "@import", "url(", "src=", "http"] {
         assert!(!html.contains(outside), "{outside}");
     }
-    // Links stay on the page.
+    // All links point to anchors on the page.
     assert_eq!(html.matches("href=").count(), html.matches("href=\"#chart-").count());
     let parts = [
         "run &lt;1&gt;.json",

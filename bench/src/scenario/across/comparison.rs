@@ -1,7 +1,7 @@
-//! Comparison of each row with TCP: goodput, fairness, small calls next to large ones, losses, and a verdict.
+//! Comparison of each row with TCP: goodput, fairness, small calls next to large calls, losses, and a verdict.
 //!
-//! Goodput is the mean of payload bytes per second, unlike `calls_per_s`, the median over slices, because TCP has no calls
-//! to count in slices. Ratios and Jain's index are computed for each repetition, and a row contains their medians.
+//! Goodput is the mean of payload bytes per second. `calls_per_s` is a median over slices, but TCP has no calls to count
+//! in slices. Ratios and Jain's index are computed for each repetition, and a row contains their medians.
 
 use super::service::{Losses, Measured};
 use crate::meter::recorder::histogram;
@@ -11,20 +11,19 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Minimum goodput, relative to the goodput of TCP.
+/// Minimum ratio of goodput to TCP's goodput.
 const GOODPUT: f64 = 0.95;
 /// Minimum value of Jain's index.
 const JAIN: f64 = 0.95;
-/// Maximum p99 of small calls, relative to their p50.
+/// Maximum ratio of p99 to p50 for small calls.
 const TAIL: f64 = 4.0;
 
-/// Caller and target.
+/// Index of the caller and index of the target.
 type Pair = (usize, usize);
 
-/// Results of which the rows are computed.
+/// Results from which the rows are computed.
 #[derive(Debug, Default)]
 pub(super) struct Comparison {
-    /// Goodput of each pair, per repetition.
     repetitions: Vec<BTreeMap<Pair, Goodput>>,
     small: BTreeMap<Pair, Histogram<u64>>,
     losses: BTreeMap<usize, Losses>,
@@ -37,17 +36,17 @@ struct Goodput {
     tcp: Option<f64>,
 }
 
-/// The comparison of one row, in JSON.
+/// Comparison in one row, as JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     goodput_bytes_per_s: Option<f64>,
     tcp_bytes_per_s: Option<f64>,
-    /// Goodput relative to TCP.
+    /// Ratio of goodput to TCP's goodput.
     tcp_ratio: Option<f64>,
-    /// Jain's index over the goodput of at least two callers.
+    /// Jain's index of the goodput of the callers, if there are at least two.
     jain: Option<f64>,
     tcp_jain: Option<f64>,
-    /// Times of the small calls made by the row's node.
+    /// Times of the small calls made by the node in the row.
     small: Option<Small>,
     losses: Losses,
     verdict: Verdict,
@@ -60,7 +59,6 @@ struct Small {
     rtt_p99_ns: u64,
 }
 
-/// Verdicts on the figures that the row contains.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Verdict {
     passed: bool,
@@ -70,7 +68,6 @@ struct Verdict {
 }
 
 impl Comparison {
-    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions.push(BTreeMap::new());
     }
@@ -89,7 +86,7 @@ impl Comparison {
         }
     }
 
-    /// Adds the losses in a repetition: the difference between two reports of each node.
+    /// Adds the losses during a repetition, which are the differences between two reports of each node.
     pub(super) fn add_losses(&mut self, before: &BTreeMap<usize, Losses>, after: &BTreeMap<usize, Losses>) {
         for (node, before) in before {
             let after = after.get(node).copied().unwrap_or_default();
@@ -98,7 +95,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the row for a node, or for all nodes.
+    /// Returns the row for a node, or for all nodes together.
     pub(super) fn row(&self, node: Option<usize>) -> Row {
         let made = |pair: &Pair| node.is_none_or(|node| pair.0 == node);
         let served = |pair: &Pair| node.is_none_or(|node| pair.1 == node);
@@ -125,7 +122,7 @@ impl Comparison {
             median(&|all| {
                 let mut callers = BTreeMap::new();
                 for (pair, goodput) in all.iter().filter(|(pair, _)| served(pair)) {
-                    // A failed caller is included with a goodput of 0.
+                    // A failed caller counts with a goodput of 0.
                     *callers.entry(pair.0).or_insert(0.0) += of(goodput).unwrap_or(0.0);
                 }
                 jain(&callers.into_values().collect::<Vec<_>>())
@@ -176,7 +173,7 @@ impl Small {
 }
 
 impl Row {
-    /// Returns the verdict in words, as an `Err` if it failed. `None` if there is nothing to judge.
+    /// Returns the verdict in words, as an `Err` if it failed, or `None` if there is nothing to judge.
     pub(super) fn verdict(&self, name: &str) -> Option<Result<String, String>> {
         let goodput = self.tcp_ratio.map(|ratio| format!("goodput {ratio:.3} of TCP's (at least {GOODPUT})"));
         let jain = self.jain.map(|jain| format!("Jain's index {jain:.3} (at least {JAIN})"));
@@ -188,15 +185,15 @@ impl Row {
     }
 }
 
-/// Computes Jain's index of fairness, which is 1 if all values are equal and 1/n if one of n is the whole sum. `None` for
-/// fewer than two values.
+/// Computes Jain's index of fairness. It is 1 if all values are equal, and 1/n if one of n values is the whole sum.
+/// Returns `None` for fewer than two values.
 #[expect(clippy::cast_precision_loss, reason = "a number of nodes")]
 fn jain(values: &[f64]) -> Option<f64> {
     let (sum, squares) = (values.iter().sum::<f64>(), values.iter().map(|value| value * value).sum::<f64>());
     (values.len() > 1 && squares > 0.0).then(|| sum * sum / (values.len() as f64 * squares))
 }
 
-/// Returns a table of the rows, with a line for each verdict.
+/// Returns a table of the rows, followed by one line per verdict.
 pub(super) fn table<'a>(rows: impl Iterator<Item = (&'a str, Row)>) -> String {
     let titles = ["<node", "goodput MB/s", "TCP MB/s", "ratio", "Jain", "TCP Jain", "small p50 us", "p99 us"];
     let mut table = Table::new(titles.into_iter().chain(["resent", "timeouts", "RNR", "drops"]));

@@ -1,4 +1,4 @@
-//! The coordinator, which makes nodes call each other, watches them, and collects their measurements.
+//! Coordinator, which makes nodes call each other, monitors them, and collects their measurements.
 
 use super::outcome::{Outcome, Settings};
 use super::pattern::Pattern;
@@ -19,14 +19,13 @@ use std::thread;
 use std::time::Duration;
 use trunkline::{CallOptions, Code, Node, Status, block_on};
 
-/// Interval at which the coordinator asks nodes for their progress, well within the lease.
+/// Interval at which the coordinator queries the progress of nodes. It is much shorter than the lease.
 const ASK: Duration = Duration::from_millis(200);
 /// Time without an answer after which a node is considered lost.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Time limit for a node to reach its targets.
+/// Time limit for a node to reach all of its targets.
 const CONNECTING: Duration = Duration::from_secs(20);
 
-/// Example in the help.
 const EXAMPLE: &str = "\
 Each repetition is followed by one over the kernel's TCP: a stream from each caller to each of its targets, of payloads of the
 same size. Each row has a verdict: goodput at least 0.95 of TCP's, Jain's index over the callers at least 0.95, and with
@@ -91,7 +90,7 @@ pub(crate) struct Orders {
     html: Option<PathBuf>,
 }
 
-/// A node under the coordinator's control.
+/// A node that the coordinator controls.
 struct Host {
     name: String,
     address: SocketAddr,
@@ -109,7 +108,7 @@ struct Coordinator<'a> {
 /// Measures and prints the results.
 ///
 /// # Errors
-/// Fails if nothing can be measured, or with a list of the missing results.
+/// Returns an error if nothing can be measured, or an error that lists the missing results.
 pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     let &[bytes] = &orders.size.0[..] else { return Err("--size: one size, please".to_owned().into()) };
     let mut scenario = Scenario::begin("run", &orders.output, orders.html.as_ref())?;
@@ -156,7 +155,7 @@ pub(crate) fn run(orders: &Orders) -> Result<(), Failure> {
     scenario.end(measured, &table, &outcome.json(settings), &what)
 }
 
-/// Asks all nodes for their program and its version.
+/// Queries the program and the version of all nodes.
 fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<Host>, Failure> {
     let mut hosts = Vec::new();
     for (name, address) in orders.nodes.iter().zip(addresses) {
@@ -177,7 +176,7 @@ fn hosts(node: &Node, orders: &Orders, addresses: &[SocketAddr]) -> Result<Vec<H
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong.join("\n").into()) }
 }
 
-/// Sends a request to each node from a separate thread, and waits for all answers.
+/// Sends a request to each node on a separate thread, and waits for all answers.
 fn at_once<K: Send, T: Send, R: Send>(
     asked: impl Iterator<Item = (K, T)>,
     patience: Duration,
@@ -197,7 +196,7 @@ impl Coordinator<'_> {
     fn measure(&mut self, targets: &[Vec<usize>]) -> Result<(), Failure> {
         // The first number is random, because coordinators in different containers may have the same process ID.
         let first = RandomState::new().hash_one(std::process::id());
-        // An empty payload gives no goodput to compare.
+        // With empty payloads, there is no goodput to compare.
         let has_tcp = !self.orders.no_tcp && self.orders.size.0[0] > 0;
         let steps = (0..self.orders.repetitions).flat_map(|_| [false, true]).filter(|tcp| has_tcp || !tcp);
         for (step, tcp) in (0_u64..).zip(steps) {
@@ -225,14 +224,14 @@ impl Coordinator<'_> {
         Ok(())
     }
 
-    /// Asks all nodes that are not lost for the losses that they have detected.
+    /// Queries the losses that each node has detected, except nodes that are lost.
     fn losses(&mut self) -> BTreeMap<usize, Losses> {
         let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
         let losses = self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).losses()));
         losses.into_iter().collect()
     }
 
-    /// Returns the load of each node that is not lost.
+    /// Returns the load of each node, except nodes that are lost.
     fn loads(&self, targets: &[Vec<usize>], tcp: bool) -> Vec<(usize, Load)> {
         let is_there = |node: &usize| !self.outcome.is_lost(*node);
         let callers = (0..targets.len()).filter(is_there);
@@ -276,7 +275,7 @@ impl Coordinator<'_> {
         Err(wrong.join("\n").into())
     }
 
-    /// Asks all nodes at once. A node that does not answer is considered lost.
+    /// Sends a request to several nodes concurrently. A node that does not answer is considered lost.
     fn ask<R: Send>(
         &mut self,
         nodes: &[usize],
@@ -309,7 +308,7 @@ impl Coordinator<'_> {
             {
                 self.add(node, &results, &targets[node], tcp);
             }
-            // Include nodes that only serve, so that their death is detected too.
+            // Include nodes that only serve, so that their death is also detected.
             let all = (0..self.hosts.len()).filter(|node| !self.outcome.is_lost(*node)).collect::<Vec<_>>();
             self.ask(&all, PATIENCE, |client, within| block_on(client.with(within).hello()));
         }

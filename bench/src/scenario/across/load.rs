@@ -1,4 +1,4 @@
-//! The calls from a node to one target, or a TCP stream to it: before, during and after the measurement.
+//! Load from a node on one target, in calls or in a TCP stream, before, during and after the measurement.
 
 use super::service::{Load, Measured, SMALL};
 use super::tcp;
@@ -13,7 +13,6 @@ use trunkline::PollerContext;
 /// Index of the measured phase.
 const MEASURED: usize = 1;
 
-/// The load on one target.
 #[derive(Debug)]
 pub(super) struct TargetLoad {
     target: SocketAddr,
@@ -24,7 +23,7 @@ pub(super) struct TargetLoad {
     is_stopped: AtomicBool,
 }
 
-/// Calls of one kind. All tasks that make them go through the phases together.
+/// Calls of one kind in three phases. All tasks that make these calls change phases together.
 #[derive(Debug)]
 struct Phases {
     plans: [Plan; 3],
@@ -72,7 +71,7 @@ impl TargetLoad {
         self.small.stop(why);
     }
 
-    /// Returns the results. All tasks must have ended.
+    /// Returns the results. All tasks must have ended before.
     pub(super) fn measured(&self) -> Measured {
         let target = self.target.to_string();
         if let Some(streamed) = self.streamed.get() {
@@ -104,14 +103,14 @@ impl Phases {
     }
 
     fn stop(&self, why: &str) {
-        // If the measured phase has not begun, the reason is kept in an empty measurement.
+        // If the measured phase has not begun, an empty measurement stores the reason.
         self.measurements[MEASURED].get_or_init(|| Measurement::begin(self.plans[MEASURED]));
         for measurement in self.measurements.iter().filter_map(OnceLock::get) {
             measurement.failed(why.to_owned());
         }
     }
 
-    /// Returns the times, the rate, and the reason for an early end.
+    /// Returns the times, the rate, and the reason for an early end, if any.
     fn measured(&self) -> (Vec<(u64, u64)>, f64, Option<String>) {
         let before = self.measurements[0].get().and_then(|measurement| measurement.finish_partly().1);
         let measured = self.measurements[MEASURED].get().map(Measurement::finish_partly);

@@ -1,4 +1,4 @@
-//! Measurements between several hosts. `node` runs on each of them, `run` on one.
+//! Measurements between several hosts. `node` runs on each host, and `run` on one of them.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -11,8 +11,9 @@
 //! | `outcome` | results per node and in total, as JSON and as a table |
 //! | `comparison` | goodput relative to TCP, fairness, small calls, losses, and verdicts |
 //!
-//! Clocks need not agree: the coordinator tells all nodes to begin, and each node measures durations with its own clock. A
-//! node also makes calls before and after its measurement, so that other nodes are under load during theirs.
+//! Clocks need not agree: the coordinator tells all nodes to begin, and each node measures durations with a local clock.
+//! A node also makes calls before and after its measurement, so that other nodes are under load during their
+//! measurements.
 
 mod comparison;
 mod coordinator;
@@ -29,13 +30,13 @@ pub(crate) use node::{Host, serve};
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 
-/// Default port of nodes.
+/// Default UDP port of nodes.
 const PORT: u16 = 7470;
 
-/// Parses the address of a node: `host` or `host:port`.
+/// Parses the address of a node in the form `host` or `host:port`.
 ///
 /// # Errors
-/// Fails if the text is not an address.
+/// Returns an error if the text is not an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let named = |why: &str| {
         format!(
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_hosts_with_or_without_port() {
+    fn node_addresses_are_parsed_with_or_without_port() {
         assert_eq!(address("127.0.0.2"), Ok("127.0.0.2:7470".parse().unwrap()));
         assert_eq!(address("127.0.0.2:80"), Ok("127.0.0.2:80".parse().unwrap()));
         assert_eq!(address("::1"), Ok("[::1]:7470".parse().unwrap()));

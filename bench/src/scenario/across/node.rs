@@ -1,4 +1,4 @@
-//! A node, which serves the benchmark's calls and makes calls on a coordinator's request.
+//! A node that serves the benchmark's calls, and makes calls on request of a coordinator.
 
 use super::load::TargetLoad;
 use super::service::{Control, ControlServer, Hello, LEASE, Load, Losses, MOST_TARGETS, Measured};
@@ -18,7 +18,7 @@ use trunkline_testkit::output;
 /// Interval at which the node checks for signals and for the end of its coordinator's lease.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The node's address and pollers.
+/// Address and pollers of the node.
 #[derive(Debug, Args)]
 pub(crate) struct Host {
     /// Address of the node; by default the address of the interface with the default route.
@@ -43,7 +43,7 @@ struct Board {
     run: Mutex<Option<Run>>,
 }
 
-/// A run requested by a coordinator.
+/// A run that a coordinator has requested.
 #[derive(Debug)]
 struct Run {
     number: u64,
@@ -51,7 +51,7 @@ struct Run {
     pairs: Vec<Arc<TargetLoad>>,
     has_begun: bool,
     is_over: Arc<AtomicBool>,
-    /// Time of the coordinator's last request.
+    /// Time of the last request from the coordinator.
     heard: Instant,
 }
 
@@ -102,7 +102,7 @@ impl Board {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stops a run whose coordinator has been silent for [`LEASE`].
+    /// Stops a run if its coordinator has been silent for [`LEASE`].
     fn look(&self) {
         let mut run = self.run();
         if run.as_ref().is_some_and(|run| run.heard.elapsed() > LEASE) {
@@ -114,7 +114,7 @@ impl Board {
         self.run().take().into_iter().for_each(|run| run.stop(why));
     }
 
-    /// Calls `act` with the run that has this number, and renews the run's lease.
+    /// Renews the lease of the run with this number, and calls `act` with the run.
     fn with<R>(&self, number: u64, act: impl FnOnce(&mut Run) -> R) -> Result<R, Status> {
         let mut run = self.run();
         let Some(run) = run.as_mut().filter(|run| run.number == number) else {
@@ -131,7 +131,7 @@ impl Run {
         self.pairs.iter().for_each(|pair| pair.stop(why));
     }
 
-    /// Starts the calls of the run if they have not been started.
+    /// Starts the calls of the run, unless they are already started.
     fn begin(&mut self, node: &Arc<Node>, pollers: u16) {
         if std::mem::replace(&mut self.has_begun, true) {
             return;
@@ -160,7 +160,7 @@ impl Run {
     }
 }
 
-/// Streams to all targets concurrently over TCP, each on a separate thread.
+/// Sends to all targets concurrently over TCP, on a separate thread per target.
 fn stream(pairs: &[Arc<TargetLoad>], load: &Load) {
     thread::scope(|scope| {
         for pair in pairs {

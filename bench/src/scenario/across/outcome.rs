@@ -1,4 +1,4 @@
-//! Results of each node and of all nodes together, as JSON and as a table.
+//! Results per node and for all nodes together, as JSON and as a table.
 
 use super::comparison::{self, Comparison, Row};
 use super::service::{Losses, Measured};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 /// Maximum number of distinct times that a node may report for one target.
 const MOST_TIMES: usize = 1 << 16;
 
-/// Results for a set of calls: from a node, to a node, between a pair, or all.
+/// Results for a set of calls, which may be those from a node, to a node, between a pair of nodes, or all.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calls {
     repetitions: Repetitions,
-    /// Calls in the current repetition.
+    /// Results in the current repetition.
     now: Option<Sample>,
 }
 
-/// The calls of one node, or all calls, in the format that other subcommands write for `compare` and `report`.
+/// Calls of one node, or all calls, in the format that other subcommands write for `compare` and `report`.
 #[derive(Debug, Serialize)]
 struct Point<'a> {
     node: &'a str,
@@ -32,10 +32,9 @@ struct Point<'a> {
     calls: Summary,
 }
 
-/// The results of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Addresses as given on the command line.
+    /// Addresses of the nodes as given on the command line.
     nodes: Vec<String>,
     bytes: u64,
     one_way: bool,
@@ -51,14 +50,14 @@ pub(super) struct Outcome {
     lost: BTreeMap<usize, String>,
 }
 
-/// Figures for a set of calls, in JSON. Byte counts are payload bytes, in both directions unless calls are one-way.
+/// Figures for a set of calls, as JSON. Byte counts are payload bytes, in both directions unless calls are one-way.
 #[derive(Debug, Serialize)]
 struct Figures {
     rtt_p50_ns: u64,
     rtt_p99_ns: u64,
     calls_per_s: f64,
     bytes_per_s: f64,
-    /// Spread over the repetitions.
+    /// Median and extremes over the repetitions.
     calls_per_s_spread: Spread,
 }
 
@@ -87,7 +86,6 @@ struct OfPair<'a> {
     failed: Option<&'a str>,
 }
 
-/// Contents of the JSON file.
 #[derive(Debug, Serialize)]
 pub(super) struct Json<'a> {
     settings: Settings,
@@ -102,12 +100,12 @@ pub(super) struct Json<'a> {
     points: Vec<Point<'a>>,
 }
 
-/// The settings of a run.
+/// Settings of a run.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Settings {
     pub(super) pattern: &'static str,
     pub(super) size_bytes: u64,
-    /// Calls in flight from each caller to each of its targets.
+    /// Number of calls in flight from each caller to each of its targets.
     pub(super) outstanding: u32,
     pub(super) seconds: f64,
     pub(super) one_way: bool,
@@ -123,7 +121,7 @@ impl Calls {
         }
     }
 
-    /// Ends the repetition. A repetition without measurements is ignored.
+    /// Ends the current repetition. A repetition without measurements is ignored.
     fn end(&mut self) {
         if let Some(value) = self.now.take().filter(|now| !now.times.is_empty()) {
             self.repetitions.add(&Kept { value, dropped: 0, drifted: false });
@@ -166,13 +164,12 @@ impl Outcome {
         }
     }
 
-    /// Begins the next repetition.
     pub(super) fn begin(&mut self) {
         self.repetitions += 1;
         self.comparison.begin();
     }
 
-    /// Ends the current repetition, with the losses that nodes reported before and after it.
+    /// Ends the current repetition. `before` and `after` are the losses that nodes reported before and after it.
     pub(super) fn end(&mut self, before: &BTreeMap<usize, Losses>, after: &BTreeMap<usize, Losses>) {
         self.comparison.add_losses(before, after);
         let of_nodes = self.made.values_mut().chain(self.served.values_mut());
@@ -180,8 +177,8 @@ impl Outcome {
         self.all.end();
     }
 
-    /// Adds a node's measurement of calls, or of TCP if `tcp`, to a target in this repetition. Implausible figures count as
-    /// a failure.
+    /// Adds a node's measurement to a target in this repetition. It is a measurement of TCP if `tcp` is true, and of
+    /// calls otherwise. Implausible figures count as a failure.
     pub(super) fn add(&mut self, node: usize, target: usize, measured: &Measured, tcp: bool) {
         if let Some(why) = &measured.failed {
             self.failed.entry((node, target)).or_insert_with(|| why.clone());
@@ -205,7 +202,6 @@ impl Outcome {
         of(Some(self.pairs.entry((node, target)).or_default()));
     }
 
-    /// Marks a node as lost.
     pub(super) fn lose(&mut self, node: usize, why: String) {
         self.lost.entry(node).or_insert(why);
     }
@@ -214,12 +210,11 @@ impl Outcome {
         self.lost.contains_key(&node)
     }
 
-    /// Returns the number of repetitions that have begun.
     pub(super) const fn repetitions(&self) -> usize {
         self.repetitions
     }
 
-    /// Describes missing results, if there are any.
+    /// Describes the missing results, if any.
     pub(super) fn missing(&self) -> Option<String> {
         let lost =
             self.lost.iter().map(|(node, why)| format!("the node {} was lost: {why}", self.nodes[*node]));
@@ -239,7 +234,6 @@ impl Outcome {
         if self.one_way { self.bytes } else { 2 * self.bytes }
     }
 
-    /// Returns the outcome as JSON.
     pub(super) fn json(&self, settings: Settings) -> Json<'_> {
         let point = |(name, calls): (_, &Calls)| calls.point(name, settings);
         let of_nodes = self.made.iter().map(|(node, calls)| (self.nodes[*node].as_str(), calls));
@@ -275,20 +269,19 @@ impl Outcome {
         }
     }
 
-    /// Returns the comparison of each node and of all nodes.
+    /// Returns the comparisons for each node and for all nodes together.
     fn rows(&self) -> impl Iterator<Item = (&str, Row)> {
         let nodes = self.nodes.iter().enumerate();
         let nodes = nodes.map(|(node, name)| (name.as_str(), self.comparison.row(Some(node))));
         nodes.chain([("all", self.comparison.row(None))])
     }
 
-    /// Describes the verdicts that failed, if there are any.
     pub(super) fn failed_verdicts(&self) -> Option<String> {
         let failed = self.rows().filter_map(|(name, row)| row.verdict(name)?.err()).collect::<Vec<_>>();
         (!failed.is_empty()).then(|| failed.join("\n"))
     }
 
-    /// Returns the outcome as two tables, each with a row for each node and one for all, and the verdicts.
+    /// Returns the verdicts and two tables, each with one row per node and one row for all nodes.
     pub(super) fn table(&self) -> String {
         let mut table = Table::new(["<node", "p50 us", "p99 us", "makes/s", "MB/s", "serves/s", "MB/s"]);
         let mut row = |name: String, made: Option<&Figures>, served: Option<&Figures>| {

@@ -1,8 +1,8 @@
-//! Patterns: the targets that each node calls.
+//! Patterns, which define the targets of each node.
 
 use clap::ValueEnum;
 
-/// A pattern of calls between nodes, which are numbered in the order of the command line.
+/// Pattern of calls between nodes. The command line determines the order of the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
     /// The first calls the second, the third the fourth, and so on.
@@ -29,7 +29,7 @@ impl Pattern {
     /// Returns the targets of each node.
     ///
     /// # Errors
-    /// Fails if the pattern cannot be applied to this number of nodes.
+    /// Returns an error if the pattern cannot be applied to this number of nodes.
     pub(super) fn targets(self, nodes: usize) -> Result<Vec<Vec<usize>>, String> {
         if nodes < 2 || (self == Self::Pairs && !nodes.is_multiple_of(2)) {
             let needed = if self == Self::Pairs { "an even number of nodes" } else { "two nodes at least" };

@@ -1,22 +1,22 @@
-//! Requests from a coordinator to nodes, as a generated service.
+//! Requests from the coordinator to nodes, as a generated service.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use trunkline::{NodeReport, Status};
 
-/// Protocol version, which must be the same on the coordinator and the nodes. Increment it with every change to the
-/// messages.
+/// Protocol version, which must be equal on the coordinator and the nodes. Increment it when the messages change.
 pub(super) const PROTOCOL: u32 = 2;
-/// Time without a request from its coordinator after which a run ends.
+/// Time without a request from the coordinator after which a run ends.
 pub(super) const LEASE: Duration = Duration::from_secs(5);
 /// Payload of a small call, in bytes.
 pub(super) const SMALL: usize = 64;
 
-/// Maximum number of targets. This and the following limits bound the work that a node does for any peer that can reach it.
+/// Maximum number of targets. This limit and the following ones bound the work that a node does for any peer that can
+/// reach it.
 pub(super) const MOST_TARGETS: usize = 1024;
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_OUTSTANDING: u32 = 4096;
-/// Maximum number of calls in flight to all targets.
+/// Maximum number of calls in flight to all targets together.
 const MOST_CALLS: u64 = 65_536;
 const MOST_UNDER_WAY: u64 = 1 << 30;
 const MOST_SECONDS: f64 = 3600.0;
@@ -24,25 +24,26 @@ const MOST_SECONDS: f64 = 3600.0;
 /// Service of a benchmark node.
 #[trunkline::service(name = "trunkline.bench.Node", version = 1)]
 pub(super) trait Control {
-    /// Returns the program and its version.
+    /// Returns the program and the version of the node.
     async fn hello(&self) -> Result<Hello, Status>;
 
-    /// Accepts a run unless another run is in progress, and connects to its targets. The run waits for [`Control::begin`].
+    /// Accepts a run unless another run is in progress, and connects to its targets. The run waits for
+    /// [`Control::begin`].
     async fn prepare(&self, run: u64, load: Load) -> Result<(), Status>;
 
     /// Starts the calls of a run.
     async fn begin(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns true if the run is over and its results are ready. A run ends if its coordinator sends no request for 5 s.
+    /// Returns true if the run is over and its results are ready. A run ends if the coordinator sends no request for 5 s.
     async fn is_over(&self, run: u64) -> Result<bool, Status>;
 
     /// Abandons a run.
     async fn release(&self, run: u64) -> Result<(), Status>;
 
-    /// Returns the losses that this node has detected since it started.
+    /// Returns the losses that the node has detected since it started.
     async fn losses(&self) -> Result<Losses, Status>;
 
-    /// Returns the results of a finished run and drops the run.
+    /// Returns the results of a finished run, and drops the run.
     async fn results(&self, run: u64) -> Result<Vec<Measured>, Status>;
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Hello {
     pub(super) version: String,
 }
 
-/// The calls to be made by one node.
+/// Calls that one node makes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Load {
     /// Addresses of other nodes.
@@ -65,11 +66,11 @@ pub(super) struct Load {
     pub(super) one_way: bool,
     /// True if each target also receives calls of [`SMALL`] bytes, one at a time.
     pub(super) small_beside_bulk: bool,
-    /// True if the payloads are sent over TCP, in one stream per target, instead of in calls.
+    /// True if payloads are sent over TCP, in one stream per target, instead of in calls.
     pub(super) tcp: bool,
 }
 
-/// A node's results for the calls to one target.
+/// Results for the calls from a node to one target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Measured {
     pub(super) target: String,
@@ -85,14 +86,14 @@ pub(super) struct Measured {
     pub(super) failed: Option<String>,
 }
 
-/// Signs of lost packets, reported by a node.
+/// Indications of lost packets, reported by a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Losses {
     pub(super) retransmits: u64,
     pub(super) timeouts: u64,
     /// RNR NAKs, both sent and received.
     pub(super) rnr: u64,
-    /// Packets dropped by the device.
+    /// Number of packets dropped by the device.
     pub(super) drops: u64,
 }
 
@@ -110,7 +111,7 @@ impl Losses {
 
 impl From<&NodeReport> for Losses {
     fn from(report: &NodeReport) -> Self {
-        // Dropped stale acknowledgements are not losses.
+        // A dropped stale acknowledgement is not a loss.
         let is_drop = |name: &str| name.starts_with("drop_") && name != "drop_stale_psn";
         let drops = report.device_counters.iter().filter(|counter| is_drop(counter.name));
         Self {
@@ -131,7 +132,7 @@ impl Hello {
     /// Rejects other versions, because their figures are not comparable.
     ///
     /// # Errors
-    /// Fails with both versions if they differ.
+    /// Returns an error with both versions if they differ.
     pub(super) fn check(&self) -> Result<(), String> {
         let own = Self::own();
         if *self == own {
@@ -146,7 +147,7 @@ impl Load {
     /// Rejects a load that exceeds the limits of a node.
     ///
     /// # Errors
-    /// Fails with the limit that is exceeded.
+    /// Returns an error with the exceeded limit.
     pub(super) fn check(&self) -> Result<(), Status> {
         let calls = self.targets.len() as u64 * u64::from(self.outstanding);
         let is_in = self.targets.len() <= MOST_TARGETS
@@ -165,7 +166,7 @@ impl Load {
         )))
     }
 
-    /// Returns the duration of the calls before and after the measurement.
+    /// Returns the duration of the calls before and of the calls after the measurement.
     pub(super) fn margin(&self) -> Duration {
         Duration::from_secs_f64((self.seconds / 4.0).clamp(0.2, 5.0))
     }

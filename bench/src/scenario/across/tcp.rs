@@ -1,7 +1,7 @@
-//! Bulk streams over the kernel's TCP, in the pattern and sizes of the calls to which they are compared.
+//! Bulk streams over the kernel's TCP, in the pattern and sizes of the calls with which they are compared.
 //!
-//! A node accepts streams at its own address and port. A stream begins with two lengths: the length of a chunk and the
-//! length of the reply to each chunk. The reply is the whole chunk, as in `echo`, or one byte for one-way calls. The caller
+//! A node accepts streams at its address and port. A stream begins with two lengths: the length of a chunk and the length
+//! of the reply to each chunk. The reply is the whole chunk, as in `echo`, or one byte for one-way calls. The caller
 //! counts replies, so its rate includes only bytes that have arrived. Sockets block. A stream is closed if its peer is
 //! silent for [`LEASE`], and a node serves a limited number of streams.
 
@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
-/// Maximum size of one write, in bytes. Larger payloads are sent as several chunks.
+/// Maximum size of one write, in bytes. Larger payloads are sent in several chunks.
 const CHUNK: usize = 64 << 10;
-/// Interval at which a caller that receives no replies checks the clock.
+/// Interval at which a caller checks the clock while it receives no replies.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves at most `most` streams at this address until the process ends.
 ///
 /// # Errors
-/// Fails if the address is in use.
+/// Returns an error if the address is in use.
 pub(super) fn listen(address: SocketAddr, most: usize) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     let serve = move || {
@@ -30,12 +30,12 @@ pub(super) fn listen(address: SocketAddr, most: usize) -> io::Result<()> {
             let held = Arc::clone(&open);
             let serve = |stream| {
                 Builder::new().spawn(move || {
-                    // The caller reports why a stream has ended.
+                    // The caller reports the reason for the end of a stream.
                     let _ended = answer(stream);
                     drop(held);
                 })
             };
-            // A stream above the limit is closed. If descriptors or memory are exhausted, the next attempt is delayed.
+            // A stream beyond the limit is closed. If descriptors or memory are exhausted, the next attempt is delayed.
             let is_allowed = Arc::strong_count(&open) <= most + 1;
             if stream.and_then(|stream| if is_allowed { serve(stream).map(drop) } else { Ok(()) }).is_err() {
                 thread::sleep(LOOK);
@@ -64,7 +64,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// Returns the lengths of a chunk and of its reply, unless they are out of range.
+/// Returns the lengths of a chunk and of its reply, or `None` if they are out of range.
 fn lengths(header: [[u8; 4]; 2]) -> Option<(usize, usize)> {
     let [chunk, reply] = header.map(|length| usize::try_from(u32::from_le_bytes(length)).unwrap_or(0));
     ((1..=CHUNK).contains(&chunk) && (1..=chunk).contains(&reply)).then_some((chunk, reply))
@@ -73,7 +73,7 @@ fn lengths(header: [[u8; 4]; 2]) -> Option<(usize, usize)> {
 /// Streams to a target before, during and after the measurement. Returns the rate in payloads per second.
 ///
 /// # Errors
-/// Returns an error if the target cannot be reached, or the stream ends early.
+/// Returns an error if the target cannot be reached, or if the stream ends early.
 pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -> Result<f64, String> {
     let failed = |error: io::Error| {
         format!(
@@ -102,7 +102,7 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
         let counted = Builder::new().spawn_scoped(scope, write);
         let counted = counted.and_then(|_| count(&stream, load, &is_over, is_stopped));
         is_over.store(true, Ordering::Relaxed);
-        // The shutdown also ends the writer after a failure.
+        // After a failure, the shutdown also ends the writer.
         let _closed = stream.shutdown(Shutdown::Both);
         counted
     });
@@ -111,8 +111,8 @@ pub(super) fn stream(target: SocketAddr, load: &Load, is_stopped: &AtomicBool) -
     Ok(replies_per_s.map_err(failed)? * payloads_per_reply)
 }
 
-/// Returns the reply bytes per second of the measured time, once all sent bytes have been answered. The next measurement
-/// therefore starts with an empty connection.
+/// Returns the rate of reply bytes per second in the measured time. Waits until all sent bytes have been answered, so
+/// that the next measurement starts with an empty connection.
 fn count(
     mut stream: &TcpStream,
     load: &Load,
@@ -122,7 +122,7 @@ fn count(
     let (began, margin, measured) = (Instant::now(), load.margin(), Duration::from_secs_f64(load.seconds));
     let mut buffer = vec![0; CHUNK];
     let mut received = 0_u64;
-    // Start and end of the measurement, each with the number of bytes received by then.
+    // Start and end of the measurement, each with the number of bytes received before.
     let (mut first, mut last) = (None, None);
     loop {
         let read = match stream.read(&mut buffer) {

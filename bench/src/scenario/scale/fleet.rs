@@ -11,21 +11,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use trunkline::{Bytes, Node, PollerIndex, Status, block_on};
 
-/// The client and its servers, which are stopped when this value is dropped.
+/// The client and its servers. They are stopped on drop.
 pub(super) struct Client {
     node: Node,
     fleet: Fleet,
     servers: Servers,
 }
 
-/// The order of the first calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
     OneAfterTheOther,
     AtOnce,
 }
 
-/// The calls from a worker to one server, which go to its services in turn.
+/// Calls from a worker to the services of one server in turn.
 struct Turns {
     clients: Vec<Local>,
     next: Cell<usize>,
@@ -42,7 +41,7 @@ impl Client {
         Ok(Self { node: servers.client(None)?, fleet, servers })
     }
 
-    /// Runs the workers, at least one per server, until the measurement is over.
+    /// Runs at least one worker per server until the measurement is over.
     ///
     /// # Errors
     /// Returns an error if a worker's call fails.
@@ -68,7 +67,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes the first call to each server. Returns the duration of each call in nanoseconds.
+    /// Makes the first call to each server. Returns the durations of these calls in nanoseconds.
     ///
     /// # Errors
     /// Returns an error if a call fails.

@@ -1,4 +1,4 @@
-//! Scaling of calls with the number of peers, pollers and services, and the set-up time of sessions.
+//! Scaling of calls with the numbers of peers, pollers and services, and the set-up time of sessions.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Payload in each direction, in bytes.
 const PAYLOAD: usize = 64;
 
-/// Dimensions to vary, one after the other, and the settings of the measurement.
+/// Dimensions that are varied one after the other, and settings of the measurement.
 #[derive(Debug, Clone, Args)]
 #[command(mut_arg("repetitions", |repetitions| repetitions.default_value("3")))]
 pub(crate) struct Scale {
@@ -57,7 +57,6 @@ pub(crate) struct Scale {
     output: Output,
 }
 
-/// A dimension that is varied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dimension {
     Peers,
@@ -66,7 +65,7 @@ enum Dimension {
     Sessions(Order),
 }
 
-/// One value of one dimension during the measurement.
+/// One value of the dimension that is varied, with its results.
 #[derive(Debug)]
 struct Point {
     dimension: Dimension,
@@ -74,7 +73,7 @@ struct Point {
     repetitions: Repetitions,
 }
 
-/// Results of a point. Times are durations of calls, or of first calls to servers without a session.
+/// Results at a point. Times are durations of calls, or of first calls to servers without a session.
 #[derive(Debug, Serialize)]
 struct OfPoint {
     dimension: &'static str,
@@ -136,7 +135,7 @@ impl Scale {
         dimensions.into_iter().flat_map(each).map(point).collect()
     }
 
-    /// Runs one repetition of a point with new nodes.
+    /// Measures one repetition of a point with new nodes.
     fn repeat(&self, point: &mut Point, cores: Option<Cores>) -> Result<(), Failure> {
         let fleet = Fleet {
             address: None,
@@ -171,7 +170,7 @@ impl Scale {
     }
 }
 
-/// Measures first calls, which set up sessions.
+/// Measures the first calls to servers, which set up sessions.
 #[expect(clippy::cast_precision_loss, reason = "at most 64 sessions, and times far below 2^52 ns")]
 fn sessions(client: &Client, order: Order) -> Result<Sample, Failure> {
     let (watch, mut times) = (Stopwatch::start(), histogram());

@@ -1,4 +1,4 @@
-//! Watches a feed, publishes events, prints totals, and uploads files.
+//! Watches a feed, publishes events, prints totals and uploads files.
 
 use clap::{Parser, Subcommand};
 use indicatif::ProgressBar;
@@ -52,7 +52,7 @@ enum Request {
 
 /// Length of a chunk in bytes.
 const CHUNK: usize = 256 << 10;
-/// Number of items read ahead of the server.
+/// Number of chunks that are read ahead of the server.
 const AHEAD: usize = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -91,7 +91,7 @@ fn watch(client: &FeedClient, prefix: String) -> Result<(), Box<dyn Error>> {
     print(|| Ok(block_on(events.message())?.map(|Event { topic, text }| format!("{topic}: {text}"))))
 }
 
-/// Prints lines until there are no more, or a reader such as `head` closes the pipe.
+/// Prints lines until there are no more, or until a reader such as `head` closes the pipe.
 fn print(mut next: impl FnMut() -> Result<Option<String>, Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();
     while let Some(line) = next()? {
@@ -109,7 +109,7 @@ fn publish(client: &FeedClient, topic: &str) -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lock().lines() {
         let event = Event { topic: topic.to_owned(), text: line? };
         if block_on(sender.send(event)).is_err() {
-            // The call has ended, and its outcome gives the reason.
+            // The call has ended, and its outcome contains the reason.
             break;
         }
     }
@@ -136,7 +136,8 @@ fn upload(client: &FeedClient, path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Sends the chunks of a file until the file or the receiver ends. An error drops the sender, which ends the call.
+/// Sends the chunks of a file until the file ends or the receiver is dropped. An error drops the sender, which ends the
+/// call.
 fn read(file: File, chunks: Sender<Bytes>) -> std::io::Result<()> {
     loop {
         let mut chunk = Vec::new();

@@ -1,4 +1,4 @@
-//! Serves a feed of events, until SIGTERM or Ctrl-C.
+//! Serves a feed of events until SIGTERM or Ctrl-C.
 
 use clap::Parser;
 use std::collections::BTreeMap;
@@ -26,16 +26,15 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Maximum number of events that wait for one watcher. A slower watcher is dropped, with an error.
+/// Maximum number of events queued for one watcher. A slower watcher is dropped with an error.
 const MOST_WAITING: usize = 1024;
 
-/// A watcher.
 struct Watcher {
     prefix: String,
     events: Sender<Event>,
 }
 
-/// The stream of a watcher. Its sender is dropped if the watcher is too slow.
+/// Stream of a watcher. Its sender is dropped if the watcher is too slow.
 struct Watched(Receiver<Event>);
 
 impl Stream for Watched {
@@ -47,7 +46,7 @@ impl Stream for Watched {
     }
 }
 
-/// Maximum number of topics with totals. Events of further topics are not counted.
+/// Maximum number of topics for which totals are kept. Events in further topics are not counted.
 const MOST_TOPICS: usize = 1000;
 
 #[derive(Default)]
@@ -56,7 +55,7 @@ struct Topics {
     totals: BTreeMap<String, Total>,
 }
 
-/// Watchers and totals on all pollers.
+/// Watchers and totals, shared by all pollers.
 #[derive(Clone, Default)]
 struct Hub(Arc<Mutex<Topics>>);
 
@@ -65,8 +64,8 @@ impl Hub {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an event to all watchers of its topic. Drops watchers that are gone or too slow. Dropping the sender ends
-    /// the stream with an error.
+    /// Sends an event to all watchers of its topic. Drops the sender of a watcher that is gone or too slow, which ends
+    /// the watcher's stream with an error.
     fn send(&self, event: &Event) {
         let mut topics = self.topics();
         let mut dropped = 0;
@@ -123,7 +122,7 @@ impl Feed for Hub {
     }
 }
 
-/// The progress of an upload, as a stream with a summary of the bytes received for each chunk.
+/// Progress of an upload, as a stream that contains a summary after each received chunk.
 struct Upload {
     chunks: Streaming<Bytes>,
     received: Summary,
@@ -154,10 +153,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .grace(Duration::from_secs(2))
         .serve(FeedServer::new(hub.clone()))
         .start()?;
-    // Errors are ignored, because the output may be closed.
+    // Errors are ignored, because standard output may be closed.
     let _closed = writeln!(std::io::stdout(), "listening {}", node.local_address());
     signals.forever().next();
-    // Finish the watchers' streams, so that they end without an error.
+    // Finish the streams of the watchers, so that they end without an error.
     hub.topics().watchers.drain(..).for_each(|watcher| watcher.events.finish());
     node.shutdown();
     Ok(())

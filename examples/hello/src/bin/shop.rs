@@ -1,4 +1,4 @@
-//! The program of the book's second tutorial, with three services of a shop and a customer.
+//! The program of the book's second tutorial: three services of a shop, and a customer.
 
 #![allow(missing_docs, unreachable_pub, reason = "a user's program")]
 

@@ -1,8 +1,8 @@
-//! A load of puts and gets that checks every value against earlier puts.
+//! Load of puts and gets that checks every value against earlier puts.
 //!
-//! Each worker has keys that no other worker writes. A get must return the value of the last successful put,
-//! or the value of a put that failed and may have run, even one that takes effect later. Any other value is
-//! wrong, so the load tests what statuses claim.
+//! Each worker has separate keys. A get must return the value of the last successful put, or the value of a failed put
+//! that may have run, even if that put takes effect later. Any other value is wrong. The load therefore checks what the
+//! statuses of failed calls state.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -12,21 +12,20 @@ use std::time::{Duration, Instant};
 use trunkline::{Bytes, Code, Node, Status};
 use trunkline_example_kv::KvClient;
 
-/// Number of keys of one worker.
+/// Number of keys per worker.
 const KEYS: u64 = 16;
-/// One in this many values has [`LARGE_BYTES`] bytes, and the others have 100.
+/// One in this many values has a size of [`LARGE_BYTES`], and the others have 100 bytes.
 const LARGE_EVERY: u64 = 16;
 const LARGE_BYTES: usize = 40_000;
 /// Interval between two lines of progress.
 const PRINT_EVERY: Duration = Duration::from_millis(500);
 
-/// Counts of calls by outcome.
+/// Numbers of calls, by outcome.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     ok: u64,
-    /// Calls that failed as `Unavailable`.
     unavailable: u64,
-    /// Calls that failed as `DeadlineExceeded`.
+    /// Calls that failed with `DeadlineExceeded`.
     late: u64,
     /// Calls that failed with any other code.
     other: u64,
@@ -36,7 +35,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Returns true if calls succeeded, and none returned a wrong value or failed unexpectedly.
+    /// Returns true if calls succeeded, and no call returned a wrong value or failed with another code.
     pub(crate) fn is_sound(&self) -> bool {
         self.wrong == 0 && self.other == 0 && self.ok > 0
     }
@@ -80,17 +79,17 @@ impl Totals {
                  device {incarnations} {device}  {last_error}"
             )
         };
-        // Ignored: the load continues even if the output is closed.
+        // The error is ignored, because the load continues even if the output is closed.
         let _closed = writeln!(std::io::stdout(), "{text}");
     }
 }
 
-/// The values that a key may have.
+/// Values that a key may have.
 #[derive(Debug, Default)]
 struct Expected {
     /// Version of the last successful put; `None` if there was none.
     settled: Option<u64>,
-    /// Versions of failed puts that may have run, or may run yet.
+    /// Versions of failed puts that may have run or may still run.
     perhaps: Vec<u64>,
 }
 
@@ -102,14 +101,14 @@ struct Worker<'a> {
     shared: &'a Mutex<Totals>,
 }
 
-/// Pause of a worker after a call that did not reach the server.
+/// Pause of a worker after a call that has not reached the server.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Runs `workers` concurrently for `length`, and prints progress twice a second.
 pub(crate) fn run(node: &Node, client: &KvClient, workers: u64, length: Duration, json: bool) -> Totals {
     let start = Instant::now();
     let shared = Mutex::new(Totals::default());
-    // A random number, so that runs use different keys.
+    // The number is random, so that each run uses different keys.
     let run = RandomState::new().hash_one(std::process::id());
     std::thread::scope(|scope| {
         let started: Vec<_> = (0..workers)
@@ -148,7 +147,7 @@ impl Worker<'_> {
                 shared.add(&self.totals);
             }
             if self.totals.unavailable > 0 {
-                // Calls fail at once until the next attempt to connect.
+                // Calls fail immediately until the next attempt to connect.
                 std::thread::sleep(PAUSE);
             }
         }
@@ -160,7 +159,7 @@ impl Worker<'_> {
         let certain = expected.perhaps.is_empty();
         match self.client.put(format!("{}/{key}", self.name), value(&self.name, version)).await {
             Ok(was_there) => {
-                // The key's prior existence is known only if no failed put may have run before.
+                // It is known whether the key existed before, unless a failed put may have run.
                 if certain && was_there != known {
                     self.totals.wrong += 1;
                 }
@@ -195,14 +194,14 @@ impl Worker<'_> {
     }
 }
 
-/// Returns the value of a version. No two versions have the same value.
+/// Returns the value for a version. Different versions have different values.
 fn value(name: &str, version: u64) -> Bytes {
     let length = if version.is_multiple_of(LARGE_EVERY) { LARGE_BYTES } else { 100 };
     let text = format!("{name}#{version};");
     text.bytes().cycle().take(length).collect::<Vec<_>>().into()
 }
 
-/// Creates a client of the server, with this time limit for each call.
+/// Creates a client of the server with this time limit for each call.
 pub(crate) fn client(node: &Node, server: &str, timeout: Duration) -> KvClient {
     KvClient::new(node.channel(server)).with_timeout(timeout)
 }

@@ -1,4 +1,4 @@
-//! One request to a key-value server, or load for a while.
+//! Sends one request to a key-value server, or a load of requests for some time.
 
 mod load;
 
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     match run(Options::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        // A reader that has closed the pipe, such as `head`, is not an error.
+        // A pipe closed by its reader, such as `head`, is not an error.
         Err(error) if is_closed_pipe(error.as_ref()) => ExitCode::SUCCESS,
         Err(error) => {
             let _unwritten = writeln!(io::stderr(), "kv-client: {error}");

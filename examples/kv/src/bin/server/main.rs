@@ -35,10 +35,10 @@ struct Options {
     device: DeviceFlags,
 }
 
-/// Largest accepted value in bytes.
+/// Maximum size of a value, in bytes.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The handler, shared by all pollers.
+/// Handler shared by all pollers.
 #[derive(Debug, Clone, Default)]
 struct Store(Arc<Mutex<BTreeMap<String, Bytes>>>);
 
@@ -57,7 +57,7 @@ impl Kv for Store {
         if value.len() > MOST_BYTES {
             return Err(Status::invalid_argument(format!("a value has at most {MOST_BYTES} bytes")));
         }
-        // A received value may lend one of the node's receive buffers, so a stored value is copied.
+        // A received value may be a slice of one of the node's receive buffers, so a copy is stored.
         Ok(self.map().insert(key, Bytes::copy_from_slice(&value)).is_some())
     }
 
@@ -95,12 +95,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .device_flags(&options.device)
         .grace(Duration::from_secs(options.grace))
         .serve(KvServer::new(Store::default()))
-        // `trunkctl health` probes this service.
+        // `trunkctl health` queries this service.
         .health(&HealthReporter::new())
         .start()?;
     let node = Arc::new(node);
     let mut out = std::io::stdout();
-    // Ignored: the output may be closed.
+    // The error is ignored, because the output may be closed.
     let _closed = writeln!(out, "listening {}", node.local_address());
     if let Some(scrapes) = scrapes {
         let _closed = writeln!(out, "metrics http://{}/metrics", scrapes.local_addr()?);
@@ -109,7 +109,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::thread::spawn(move || scrapes::serve(&scrapes, &observed));
     }
     signals.forever().next();
-    // Running calls have time to finish, and new ones are refused.
+    // Running calls have time to finish, and new calls are refused.
     node.shutdown();
     Ok(())
 }

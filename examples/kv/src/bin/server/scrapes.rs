@@ -1,20 +1,21 @@
-//! The endpoint that a Prometheus server scrapes.
+//! Endpoint that a Prometheus server scrapes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use trunkline::Node;
 
-/// Maximum length of a scrape's request in bytes.
+/// Maximum length of a scrape request, in bytes.
 const MOST_BYTES: usize = 4096;
-/// Time for a client to send its request, and to take each part of the answer. Other clients wait during this time.
+/// Time limit for a client to send its request, and to receive each part of the response. Other clients wait during this
+/// time.
 const LIMIT: Duration = Duration::from_millis(500);
 
-/// Answers scrapes, one at a time, and never returns.
+/// Answers one scrape at a time and never returns.
 pub(crate) fn serve(listener: &TcpListener, node: &Node) {
     for client in listener.incoming() {
-        // A client that goes away or is too slow loses only its own answer. If file descriptors run out, a
-        // pause avoids a busy loop.
+        // If a client disconnects or is too slow, only its own response is lost. If file descriptors run out, a pause
+        // avoids a busy loop.
         match client {
             Ok(client) => drop(answer(client, node)),
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
@@ -36,7 +37,7 @@ fn answer(mut client: TcpStream, node: &Node) -> io::Result<()> {
     client.write_all((head + &body).as_bytes())
 }
 
-/// Reads the head of a request. Returns `None` if it is too large.
+/// Reads the head of a request. Returns `None` if the head is too large.
 fn read_head(client: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let until = Instant::now() + LIMIT;
     let (mut head, mut part) = (Vec::new(), [0; 512]);
