@@ -17,23 +17,22 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `work` with the thread's reusable state. Uses a new state if the thread's locals are destroyed, as at the
-/// program's exit.
+/// Runs `work` with the thread's reusable state. If the thread-local values have been destroyed, as during the program's
+/// exit, uses a new state.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
 
-/// Converts a scatter/gather element from C.
+/// Converts an SGE from C.
 pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// Returns the gather or scatter list of a work request. The list may be at any address, since programs also store it
-/// in packed structures.
+/// Returns the gather or scatter list of a work request. The list need not be aligned, because programs also store it in
+/// packed structures.
 ///
 /// # Safety
-/// If `count` is positive, `list` is null or points to `count` elements that are not changed while the
-/// iterator lives.
+/// If `count` is positive, `list` must be null or point to `count` elements that are not changed while the iterator lives.
 pub(super) unsafe fn sge_list(
     list: *const ibv_sge,
     count: impl TryInto<usize>,
@@ -46,7 +45,7 @@ pub(super) unsafe fn sge_list(
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
-/// The remaining requests of a linked list that the program posts.
+/// The requests that remain in a linked list posted by the program.
 #[derive(Clone, Copy)]
 struct List<'a, R> {
     first: *mut R,
@@ -76,8 +75,8 @@ impl<'a, R> Iterator for List<'a, R> {
     }
 }
 
-/// Returns the flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags
-/// are for UD and raw packets, and return `EINVAL` here.
+/// Returns the flags of a send request without `IBV_SEND_INLINE`, which the caller handles. Checksum flags apply only to UD
+/// and raw packets, and return `EINVAL`.
 pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {
@@ -93,7 +92,7 @@ pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
 /// Returns the operation of a request.
 ///
 /// # Safety
-/// The member of `wr.wr` that belongs to the opcode is initialised.
+/// The member of `wr.wr` for the opcode must be initialised.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     let immediate = u32::from_be(wr.imm_data);
     let remote = || {
