@@ -129,8 +129,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// Adds a request to the batch.
 ///
 /// # Safety
-/// `wr` is a request as `ibv_post_send(3)` describes it. The members that its opcode and flags require are
-/// initialised, and its list and inline data are readable.
+/// `wr` must be a request as described in `ibv_post_send(3)`. The members that its opcode and flags require must be
+/// initialised, and its list and inline data must be readable.
 unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller guarantees that the request is as `ibv_post_send(3)` describes it.
@@ -156,14 +156,14 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maximum number of inline bytes in a request, which is more than any QP grants. A larger length is refused before
+/// Maximum number of inline bytes in a request. It exceeds the capacity of every QP. A longer request is refused before
 /// the bytes are copied.
 const MAX_INLINE_BYTES: usize = 4096;
 
 /// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// The bytes are readable and do not change during the call.
+/// The bytes must be readable and must not change during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -178,7 +178,7 @@ pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) ->
     Ok(())
 }
 
-/// Stores a pointer to the request that was not posted, if the program passes memory for it.
+/// Stores a pointer to the first request that was not posted, if the program passes memory for it.
 fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(at);
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts a list of receives one by one to a queue, with `post`.
+/// Posts the receives in a list to a queue, one by one, with `post`.
 fn post_receives(
     list: List<'_, ibv_recv_wr>,
     bad_wr: Option<Out<'_, *mut ibv_recv_wr>>,
