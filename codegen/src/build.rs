@@ -1,4 +1,4 @@
-//! Reads services from a file and writes their stubs to another, for `build.rs` and the command line.
+//! Generates the stubs for the services in a file and writes them to another file, for `build.rs` and the command line.
 
 use crate::generate_counted;
 use proc_macro2::LineColumn;
@@ -25,7 +25,7 @@ pub enum BuildError {
         /// All errors, with their positions in the file.
         errors: syn::Error,
     },
-    /// No trait in the file is marked as a service.
+    /// The file contains no trait that is marked as a service.
     NoService {
         /// Path of the file.
         path: PathBuf,
@@ -47,7 +47,7 @@ impl BuildError {
     }
 }
 
-/// Formats each error in a service as `file:line:column: text`. Lines are known if `proc-macro2` has the feature
+/// Formats each error in a service as `file:line:column: text`. `proc-macro2` provides line numbers only with its feature
 /// `span-locations`.
 impl std::fmt::Display for BuildError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,8 +107,8 @@ pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
     fs::write(output, stubs).map_err(|cause| BuildError::file("write", output, cause))
 }
 
-/// Writes the stubs for the services in `input` to a file of the same name in `OUT_DIR`, for a `build.rs`. Cargo runs the
-/// script again when the input changes. The crate includes the file:
+/// Writes the stubs for the services in `input` to a file with the same name in `OUT_DIR`, and returns its path. A
+/// `build.rs` calls this function. Cargo runs the script again when the input changes. The crate includes the file:
 ///
 /// ```ignore
 /// // build.rs
@@ -118,8 +118,6 @@ pub fn generate_to(input: &Path, output: &Path) -> Result<(), BuildError> {
 /// // src/lib.rs
 /// include!(concat!(env!("OUT_DIR"), "/kv.rs"));
 /// ```
-///
-/// Returns the path of the file.
 ///
 /// # Errors
 /// Same as [`generate_to`]. Also fails if `OUT_DIR` is not set.

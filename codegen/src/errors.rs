@@ -1,4 +1,4 @@
-//! Collects errors, so that the author of a service sees all of them at once.
+//! Collects errors, so that all of them are reported together.
 
 use quote::ToTokens;
 use syn::spanned::Spanned as _;
@@ -9,7 +9,7 @@ pub(crate) struct Errors(Option<syn::Error>);
 
 impl Errors {
     pub(crate) fn add(&mut self, place: &impl ToTokens, text: impl std::fmt::Display) {
-        // `new_spanned` covers the whole place only with compiler support.
+        // `new_spanned` covers all tokens only with compiler support.
         self.push(syn::Error::new(place.span(), text));
     }
 

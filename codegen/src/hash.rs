@@ -8,7 +8,7 @@ impl Service {
         service_hash(&self.name)
     }
 
-    /// Returns the hash that identifies a method of the service on the wire. The hash covers the method's raw payloads.
+    /// Returns the hash that identifies a method of the service on the wire. It includes the positions of raw payloads.
     pub(crate) fn method_hash(&self, method: &Method) -> u64 {
         let raw = RawParts {
             argument: method.arguments.iter().position(|argument| argument.raw),
@@ -25,7 +25,7 @@ fn service_hash(service: &str) -> u64 {
     mix(0xcbf2_9ce4_8422_2325, service.as_bytes())
 }
 
-/// Parts of a method that are sent as raw bytes. Both sides must agree on them.
+/// The parts of a method that are sent as raw bytes. Client and server must agree on them.
 #[derive(Debug, Clone, Copy)]
 struct RawParts {
     /// Position of the raw argument among all arguments.
@@ -37,11 +37,11 @@ struct RawParts {
     server_items: bool,
 }
 
-/// Returns the 64-bit FNV-1a hash of the service's name, a zero byte, the method's name and its raw parts. The hash is
-/// part of the protocol and never changes.
+/// Returns the 64-bit FNV-1a hash of the service's name, a zero byte, the method's name and the raw parts. The hash is part
+/// of the protocol and never changes.
 ///
-/// Each raw part is a zero byte and a code: `a` and the argument's position; `r` for a result, `o` for an optional
-/// result; `i` for the client's items; `e` for the server's items.
+/// Each raw part contributes a zero byte and a code: `a` and the argument's position for a raw argument, `r` for a raw
+/// result, `o` for an optional raw result, `i` for raw client items, and `e` for raw server items.
 fn method_hash(service: &str, method: &str, raw: RawParts) -> u64 {
     let mut hash = mix(mix(service_hash(service), &[0]), method.as_bytes());
     if let Some(position) = raw.argument.and_then(|position| u8::try_from(position).ok()) {

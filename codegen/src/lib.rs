@@ -4,7 +4,7 @@
 //! attribute macro `#[trunkline::service]` calls [`expand`], a `build.rs` calls [`build`], and the command
 //! `trunkline-codegen` calls [`generate_file`].
 //!
-//! Generated code refers only to the crate `trunkline`, by the path in the option `crate` if it is given.
+//! Generated code refers only to the crate `trunkline`. The option `crate` sets its path.
 
 #![forbid(unsafe_code)]
 
@@ -25,16 +25,16 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{AttrStyle, Attribute, Item, ItemMod, ItemTrait};
 
-/// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are
-/// the attribute's arguments.
+/// Expands the trait `item` to the trait itself, a server, a client and a poller-local client. `arguments` are the
+/// arguments of the attribute.
 ///
-/// If `item` is not a valid service, the result contains all compile errors, and as much of the stubs as possible.
+/// If `item` is not a valid service, the result contains all compile errors and the stubs that can still be generated.
 #[must_use]
 pub fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse, arguments, item)
 }
 
-/// Like [`expand`], but requires the option `crate`, for when no external crate is named `trunkline`.
+/// Like [`expand`], but requires the option `crate`. This is for programs in which no external crate is named `trunkline`.
 #[must_use]
 pub fn expand_renamed(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand_options(Options::parse_renamed, arguments, item)
@@ -73,16 +73,16 @@ fn expand_options(
 /// Generates formatted stubs for every trait marked `#[trunkline::service]` in a source text, at its top level and in
 /// its modules.
 ///
-/// Other items are copied unchanged. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file
-/// that has them cannot be included in another.
+/// Other items are copied unchanged. Attributes of the file itself (`#![...]`, `//!`) are omitted, because a file with such
+/// attributes cannot be included in another file.
 ///
 /// # Errors
-/// Returns an error if the text does not parse, or all errors in marked traits that are not valid services.
+/// Returns an error if the text does not parse. If marked traits are not valid services, the error lists all their errors.
 pub fn generate(source: &str) -> syn::Result<String> {
     generate_counted(source).map(|(stubs, _)| stubs)
 }
 
-/// Like [`generate`], and also returns the number of services.
+/// Like [`generate`], but also returns the number of services.
 fn generate_counted(source: &str) -> syn::Result<(String, usize)> {
     let (mut errors, mut count) = (Errors::default(), 0);
     let tokens = of_items(syn::parse_file(source)?.items, &mut count, &mut errors);

@@ -13,15 +13,15 @@ pub(crate) struct Service {
     pub(crate) name: String,
     /// Version of the schema on the wire.
     pub(crate) version: u32,
-    /// The oldest version that the stubs accept. A client and a server need a version in common.
+    /// Oldest version that the stubs accept. A client and a server must have a version in common.
     pub(crate) oldest: u32,
     /// The type of the codec; bincode if `None`.
     pub(crate) codec: Option<Type>,
-    /// Path of the crate `trunkline` where the trait is; `::trunkline` if `None`.
+    /// Path of the crate `trunkline` as seen from the trait; `::trunkline` if `None`.
     pub(crate) krate: Option<Path>,
     /// Documentation and other attributes of the trait.
     pub(crate) attributes: Vec<Attribute>,
-    /// Methods, in the order of the trait.
+    /// Methods, in the order of their declarations.
     pub(crate) methods: Vec<Method>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Method {
     pub(crate) name: String,
     /// Documentation and other attributes.
     pub(crate) attributes: Vec<Attribute>,
-    /// True if the method is one-way, so that no reply is sent.
+    /// True if the method sends no reply.
     pub(crate) one_way: bool,
     /// True if a balanced channel may repeat calls that may have run.
     pub(crate) idempotent: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Method {
     pub(crate) context: Option<Argument>,
     /// The other arguments after `&self`, at most 12.
     pub(crate) arguments: Vec<Argument>,
-    /// The items streamed by the client, if the last argument is a `Streaming<T>`.
+    /// The items streamed by the client, if the last argument is of type `Streaming<T>`.
     pub(crate) items: Option<Items>,
     /// Return type.
     pub(crate) output: Output,
@@ -106,7 +106,8 @@ pub(crate) struct Argument {
     pub(crate) ident: Ident,
     /// Type of the argument.
     pub(crate) ty: Type,
-    /// True if the argument is sent as raw bytes after the encoded ones: it is the last, and its type is named `Bytes`.
+    /// True if the argument is sent as raw bytes after the encoded ones. Only the last argument can be raw, if its type is
+    /// named `Bytes`.
     pub(crate) raw: bool,
 }
 
@@ -119,11 +120,12 @@ pub(crate) struct Output {
     pub(crate) ty: Type,
     /// Encoding of a success.
     pub(crate) payload: Payload,
-    /// The contained type named `Bytes`, if it is sent as raw bytes.
+    /// The type named `Bytes` within `ty`, if the success is sent as raw bytes.
     pub(crate) raw: Option<Type>,
-    /// The items streamed by the handler, if the type of a success is an `impl Stream`; `ty` is then the client's type.
+    /// The items streamed by the handler, if the type of a success is an `impl Stream`. `ty` is then the type in the
+    /// client.
     pub(crate) items: Option<StreamItem>,
-    /// The error type, if the trait's method returns a `Result`. Client methods always return one.
+    /// The error type, if the trait's method returns a `Result`. Client methods always return a `Result`.
     pub(crate) error: Option<ErrorType>,
 }
 
@@ -145,7 +147,7 @@ pub(crate) enum ErrorType {
     Status(Type),
     /// An error of `anyhow` or `eyre`, sent as a status.
     Report(Type),
-    /// Another type. It is sent unchanged, unless it is an alias of `Status`.
+    /// Another type, sent unchanged. An alias of `Status` is sent as a status.
     Other(Type),
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Accepts {
 }
 
 impl Accepts {
-    /// Maximum number of versions before the newest. The number is one byte on the wire.
+    /// Maximum number of accepted versions before the newest. The wire format stores the number in one byte.
     const MOST: u32 = 255;
 
     /// Checks that the range ends with the version of the schema.
@@ -68,7 +68,7 @@ impl Options {
             while !input.is_empty() {
                 if let Err(error) = options.one(input, &mut seen) {
                     errors.push(error);
-                    // The next option and the trait may still be valid.
+                    // Skip to the next option, so that the other options and the trait are still checked.
                     while !input.is_empty() && !input.peek(Token![,]) {
                         input.parse::<TokenTree>()?;
                     }
@@ -125,7 +125,7 @@ impl Options {
     }
 }
 
-/// Parses the value of an option. The error says what was expected.
+/// Parses the value of an option. `what` names the expected value in the error.
 fn value<T: Parse>(input: ParseStream<'_>, what: &str) -> syn::Result<T> {
     let at = input.span();
     input.parse().map_err(|_| syn::Error::new(at, format!("expected {what}")))
@@ -161,8 +161,8 @@ pub(crate) fn of(attribute: &Attribute) -> TokenStream {
     }
 }
 
-/// Returns the path of the crate `trunkline` for the stubs of a trait, with errors at `span`. If the option's value
-/// `given` is present, the stubs import it once, under a private name.
+/// Returns the path of the crate `trunkline` for the stubs of a trait, with errors at `span`. If the option has a value,
+/// the stubs import this path once, under a private name.
 pub(crate) fn crate_path(of_trait: &Ident, given: Option<&Path>, span: Span) -> TokenStream {
     if given.is_none() {
         return quote_spanned!(span=> ::trunkline);

@@ -24,8 +24,8 @@ const MOST_ARGUMENTS: usize = 12;
 /// Attributes of methods that the macro consumes.
 pub(crate) const OURS: [&str; 5] = ["oneway", "idempotent", "name", "offload", "blocking"];
 
-/// Checks a trait, and reports all errors at once. The returned service contains the valid methods. Returns `None` if
-/// stubs cannot be generated for the trait.
+/// Checks a trait and reports all errors together. The returned service contains the valid methods. Returns `None` if stubs
+/// cannot be generated for the trait.
 pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) -> Option<Service> {
     let before = errors.len();
     errors
@@ -37,7 +37,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     );
     errors.refuse(&item.unsafety, "a service cannot be an unsafe trait");
     let is_possible = errors.len() == before;
-    // Methods may use the parameters of a generic trait. Report the trait only, not each use.
+    // The methods of a generic trait may use its parameters. Only the trait is reported, not each use.
     let mut in_generic = (!item.generics.params.is_empty()).then(Errors::default);
     let name = match &options.name {
         Some(name) if name.value().is_empty() => {
@@ -97,7 +97,7 @@ pub(crate) fn service(options: Options, item: ItemTrait, errors: &mut Errors) ->
     })
 }
 
-/// Returns a method that is declared with a visibility, which syn does not parse, and that visibility.
+/// Returns a method that is declared with a visibility, together with the visibility. syn does not parse such methods.
 pub(crate) fn visible_method(member: &TraitItem) -> Option<(Visibility, TraitItemFn)> {
     let TraitItem::Verbatim(tokens) = member else { return None };
     let parse = |input: ParseStream<'_>| {
@@ -115,7 +115,7 @@ pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>) -> Option<Attribut
     Some(attributes.remove(at))
 }
 
-/// Returns true for `#[trunkline::service]`, and for the attribute under the path in its option `crate`.
+/// Returns true if an attribute is `#[trunkline::service]` or has the path that its option `crate` names.
 fn marks_service(attribute: &Attribute) -> bool {
     let written =
         attribute.path().segments.iter().map(|segment| segment.ident.to_string()).collect::<Vec<_>>();
@@ -130,7 +130,8 @@ fn marks_service(attribute: &Attribute) -> bool {
     })
 }
 
-/// Names of functions of every generated client. A function that takes `self` by value would hide a method.
+/// Function names that every generated client uses. A generated function that takes `self` by value would hide a method
+/// with its name.
 const TAKEN: [&str; 7] = ["connect", "ordered", "with", "with_timeout", "clone", "into", "try_into"];
 
 /// Parses a method. Returns `None` if it has an error.
@@ -198,7 +199,7 @@ fn method(function: TraitItemFn, krate: &dyn Fn(Span) -> TokenStream, errors: &m
     })
 }
 
-/// Removes an attribute without arguments, and returns it if it was present.
+/// Removes and returns an attribute that takes no arguments.
 fn take_marker(attributes: &mut Vec<Attribute>, name: &str, errors: &mut Errors) -> Option<Attribute> {
     let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
     let attribute = attributes.remove(at);
@@ -225,8 +226,8 @@ fn take_runs(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors
     }
 }
 
-/// Removes the attribute `#[name = "..."]`, and returns the name of the method on the wire, which is the attribute's
-/// value or the method's identifier.
+/// Removes the attribute `#[name = "..."]`. Returns the method's name on the wire, which is the attribute's value or else
+/// the method's identifier.
 fn take_name(attributes: &mut Vec<Attribute>, ident: &Ident, errors: &mut Errors) -> String {
     let own = ident.unraw().to_string();
     let Some(at) = attributes.iter().position(|attribute| attribute.path().is_ident("name")) else {
@@ -261,7 +262,7 @@ fn check_signature(sig: &Signature, errors: &mut Errors) {
     errors.refuse(&sig.variadic, format!("`{ident}` cannot be variadic"));
     let by_reference = matches!(sig.inputs.first(), Some(FnArg::Receiver(receiver))
         if matches!(receiver.kind, ReceiverKind::Reference(_, None, None)));
-    // Lifetimes of the receiver are already reported.
+    // Lifetimes of the receiver have already been reported.
     if !by_reference && sig.generics.params.is_empty() {
         errors.add(ident, format!("`{ident}` has to take `&self` first"));
     }
@@ -338,7 +339,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
         ReturnType::Default => parse_quote!(()),
         ReturnType::Type(_, ty) => bare(ty).clone(),
     };
-    // The compiler reports errors in an alias.
+    // The compiler reports errors in aliases.
     let aliased = |whole: &Type| {
         let krate = krate(whole.span());
         let is_result = quote_spanned!(whole.span()=> { #krate::stub::Named::<#whole>::IS_RESULT });
@@ -361,7 +362,7 @@ fn output(sig: &Signature, krate: &dyn Fn(Span) -> TokenStream, errors: &mut Err
     }
     let failed = error.as_ref().map(ErrorType::ty).and_then(unsendable);
     if let Some((place, remedy)) = unsendable(&ty) {
-        // Without `async`, an opaque return type is the method's future, and the error is already reported.
+        // Without `async`, an opaque return type is the method's future. The missing `async` has already been reported.
         if sig.asyncness.is_some() || !matches!(ty, Type::ImplTrait(_)) {
             errors.add(place, format!("the result of `{}` cannot be sent: {remedy}", sig.ident));
         }

@@ -2,7 +2,7 @@
 
 use syn::{GenericArgument, PathArguments, Type, TypeParamBound};
 
-/// Returns a type without the invisible group that a `macro_rules!` macro puts around it, and without parentheses.
+/// Removes parentheses from a type, and the invisible group that a `macro_rules!` macro adds around it.
 pub(crate) fn bare(ty: &Type) -> &Type {
     match ty {
         Type::Group(group) => bare(&group.elem),
@@ -11,7 +11,7 @@ pub(crate) fn bare(ty: &Type) -> &Type {
     }
 }
 
-/// Returns the part of a type that cannot be decoded from received bytes, with the reason and the remedy.
+/// Finds a part of a type that cannot be decoded from received bytes. Returns it with the reason and the remedy.
 pub(crate) fn unsendable(ty: &Type) -> Option<(&Type, &'static str)> {
     let remedy = match bare(ty) {
         Type::Reference(reference) => match bare(&reference.elem) {
@@ -58,7 +58,7 @@ fn in_arguments<'a>(ty: &'a Type, arguments: &'a PathArguments) -> Option<(&'a T
         GenericArgument::Lifetime(lifetime) if lifetime.ident != "static" => {
             Some((ty, "it borrows; take a type that owns its data, or one with the lifetime `'static`"))
         }
-        // A slice is allowed as an argument of a type, because the box around it owns the content.
+        // A slice is allowed as a type argument, because the enclosing box owns the content.
         GenericArgument::Type(ty) if !is_slice(ty) => unsendable(ty),
         _ => None,
     })
@@ -75,7 +75,7 @@ pub(crate) fn is_named(ty: &Type, name: &str) -> bool {
         && path.path.segments.last().is_some_and(|last| last.ident == name && last.arguments.is_empty())
 }
 
-/// Returns the item type of an `impl Stream`, or `Some(None)` if the stream does not name one.
+/// Returns the item type of an `impl Stream`. Returns `Some(None)` if the stream does not name its item type.
 pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
     let Type::ImplTrait(stream) = bare(ty) else { return None };
     let last = stream.bounds.iter().find_map(|bound| match bound {
@@ -89,12 +89,12 @@ pub(crate) fn stream_item(ty: &Type) -> Option<Option<&Type>> {
     }))
 }
 
-/// Returns true if the type belongs to a crate of type-erased errors.
+/// Returns true if the type is the error of a crate for type-erased errors.
 pub(crate) fn is_report(ty: &Type) -> bool {
     report_feature(ty).is_some()
 }
 
-/// Returns the cargo feature that supports the errors of the type's crate.
+/// Returns the cargo feature for the errors of the type's crate.
 pub(crate) fn report_feature(ty: &Type) -> Option<&'static str> {
     let Type::Path(path) = bare(ty) else { return None };
     let first = path.path.segments.first().filter(|_| path.path.segments.len() > 1)?;

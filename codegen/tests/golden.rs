@@ -1,7 +1,7 @@
 //! Compares the emitted stubs with `golden/kv.rs`, which shows the expansion of `#[trunkline::service]`.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` updates the file. Review the difference before
-//! you commit it.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline-codegen --test golden` updates the file. Review the changes before you commit
+//! them.
 
 #[cfg(test)]
 mod tests {
@@ -25,7 +25,7 @@ mod tests {
     }
 
     #[test]
-    fn unmarked_items_are_passed_through() {
+    fn unmarked_items_are_copied_unchanged() {
         let source = "trait Plain {\n    fn method(&self);\n}\n#[service]\ntrait Foreign {}\n";
         assert_eq!(generate(source).unwrap(), source);
     }

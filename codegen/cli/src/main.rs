@@ -1,5 +1,5 @@
-//! Command `trunkline-codegen`, which writes the stubs for the services in a file to another file. The attribute macro
-//! and the `build.rs` helper generate the same stubs.
+//! Command `trunkline-codegen`, which reads the services in a file and writes their stubs to another file. The attribute
+//! macro and the `build.rs` helper generate the same stubs.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::{fmt, fs, io};
 use trunkline_codegen::{BuildError, generate_file, generate_to};
 
-/// Printed after the options.
+/// Text printed below the options in the help.
 const EXAMPLES: &str = "\
 A service is a trait with an attribute:
 
@@ -56,7 +56,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes a line to standard error. A failed write is ignored, because the exit status has the result; `eprintln!` panics.
+/// Writes a line to standard error. Write errors are ignored, because the exit status carries the result. `eprintln!` would
+/// panic.
 fn warn(text: impl fmt::Display) {
     let _unwritten = writeln!(io::stderr(), "{text}");
 }

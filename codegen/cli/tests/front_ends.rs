@@ -53,7 +53,7 @@ pub enum Refusal {
         Command::new(env!("CARGO_BIN_EXE_trunkline-codegen")).args(arguments).output().unwrap()
     }
 
-    /// Returns the output of the attribute macro for the trait, together with the items around the trait.
+    /// Returns the attribute macro's output for the trait, with the other items of the source around it.
     fn macro_output() -> String {
         let mut file = syn::parse_file(SOURCE).unwrap();
         let syn::Item::Trait(mut item) = file.items.remove(1) else { panic!("the second item is the trait") };
@@ -97,7 +97,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn services_in_modules_are_generated_and_keep_their_surroundings() {
+    fn services_in_modules_are_generated_and_other_items_kept() {
         let folder = Folder::new().unwrap();
         let service = "#[trunkline::service]\n    pub trait Shop { async fn order(&self) -> u8; }";
         let source = format!(
@@ -114,7 +114,7 @@ pub enum Refusal {
     }
 
     #[test]
-    fn command_prints_help_and_reports_errors() {
+    fn command_prints_help_and_errors() {
         let folder = Folder::new().unwrap();
         let help = String::from_utf8(cli(&[Path::new("--help")]).stdout).unwrap();
         for text in ["#[trunkline::service]", "--output src/kv.rs", "--check", "build script", "Exit status"]

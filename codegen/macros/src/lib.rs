@@ -31,8 +31,8 @@ pub fn service(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand(arguments.into(), item.into()).into()
 }
 
-/// Returns true if the command line of the compiler that runs this macro names a crate `trunkline`, or does not list
-/// any crates. Without the crate, every path in the stubs would fail to resolve.
+/// Returns true if the compiler's command line names a crate `trunkline`, or lists no crates at all. The compiler is the
+/// process that runs this macro. Without the crate, no path in the stubs would resolve.
 fn has_trunkline(command_line: impl Iterator<Item = String>) -> bool {
     let words = &command_line.collect::<Vec<_>>();
     let values = |option: &'static str| {

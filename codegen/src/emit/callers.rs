@@ -1,7 +1,7 @@
 //! Emits the caller traits, which let code be generic over a client and a mock.
 //!
-//! The traits contain the methods of the clients, which take no context and return the outcome of a call. Every
-//! `KvCalls` also implements `LocalKvCalls`.
+//! The traits contain the methods of the clients. These take no context and return the outcome of a call. Every type that
+//! implements `KvCalls` also implements `LocalKvCalls`.
 
 use super::client::{StubKind, items_of, result, span_of};
 use super::quiet;
@@ -77,7 +77,7 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Returns a trait function's signature, without its body or semicolon.
+/// Returns the signature of a trait function, without a body or a semicolon.
 fn signature(service: &Service, method: &Method, kind: StubKind) -> TokenStream {
     let Method { ident, arguments, .. } = method;
     let (generics, items) = items_of(service, method);

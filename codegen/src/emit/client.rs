@@ -161,8 +161,8 @@ pub(super) fn result(service: &Service, method: &Method) -> TokenStream {
     quote_spanned!(span_of(method)=> ::core::result::Result<#ty, #error>)
 }
 
-/// Returns the type of a client method's error. The type is defined for every error type of a handler, so that an
-/// error that cannot be sent fails only an assertion.
+/// Returns the type of a client method's error. It exists for every error type of a handler, so that an error type that
+/// cannot be sent causes only the assertion to fail.
 fn error(service: &Service, method: &Method) -> TokenStream {
     let span = span_of(method);
     let krate = krate(service, span);
@@ -175,13 +175,14 @@ fn error(service: &Service, method: &Method) -> TokenStream {
     }
 }
 
-/// Returns the span of the return type as written, where the compiler reports errors of the method's future.
+/// Returns the span of the return type as written. The compiler reports errors of the method's future there.
 pub(super) fn span_of(method: &Method) -> Span {
     let written = match &method.output.error {
         Some(ErrorType::Status(ty) | ErrorType::Report(ty) | ErrorType::Other(ty)) => ty.span(),
         None => method.output.whole.span(),
     };
-    // Variables in the output belong to the stubs, even if the type was passed to a `macro_rules!` macro.
+    // Resolve at the call site, so that variables in the output are the stubs' own, even if a `macro_rules!` macro passed
+    // the type.
     written.resolved_at(Span::call_site())
 }
 
@@ -275,7 +276,7 @@ fn function(service: &Service, method: &Method, kind: StubKind, through: Through
     }
 }
 
-/// Emits the call of a method, with the options of `self`.
+/// Emits the call of a method. The call uses the options of `self`.
 fn call(service: &Service, method: &Method) -> TokenStream {
     let Method { arguments, output, one_way, .. } = method;
     let krate = krate(service, Span::call_site());

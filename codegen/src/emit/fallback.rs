@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use syn::ext::IdentExt as _;
 use syn::{FnArg, ItemTrait, Pat, TraitItem, parse_quote};
 
-/// Emits the trait as written, and the stubs of its valid methods if the trait can have stubs.
+/// Emits the trait as written. If stubs are possible, also emits the stubs of the valid methods.
 pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenStream {
     let mut names = HashSet::new();
     item.items.retain_mut(|member| {
@@ -33,13 +33,13 @@ pub(crate) fn fallback(mut item: ItemTrait, service: Option<&Service>) -> TokenS
         }
         names.insert(function.sig.ident.unraw().to_string())
     });
-    // `Self` in an argument is already reported.
+    // `Self` in an argument has already been reported.
     item.supertraits.push(parse_quote!(::core::marker::Sized));
     item.colon_token.get_or_insert_with(Default::default);
     let stubs = service.map(|service| {
-        // The same bound as on the trait of a service.
+        // A service's trait has the same bound.
         item.supertraits.push(parse_quote!('static));
-        // The futures of the trait as written need not be `Send`.
+        // The trait as written does not require its futures to be `Send`.
         let mut service = service.clone();
         service.methods.iter_mut().for_each(|method| method.runs = Runs::Poller);
         stubs(&service)

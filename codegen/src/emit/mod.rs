@@ -1,8 +1,8 @@
 //! Emits Rust from the model.
 //!
-//! The output for a trait `Kv` contains the trait, `KvServer`, `KvClient` and `KvLocal`, the variants with options
-//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the
-//! names of the service and its methods on the wire, and assertions check the types.
+//! The output for a trait `Kv` contains the trait, `KvServer`, `KvClient` and `KvLocal`, the clients with options
+//! `KvClientWith` and `KvLocalWith`, and the caller traits `KvCalls` and `LocalKvCalls`. Private statics hold the wire
+//! names of the service and its methods, and assertions check the types.
 
 mod callers;
 mod client;
@@ -26,8 +26,8 @@ pub(crate) fn service(service: &Service) -> TokenStream {
     quote! { #declaration #stubs }
 }
 
-/// Repeats the `cfg` attributes of a trait on each item of its stubs. The compiler removes the `cfg` attributes above the
-/// attribute macro, but not the ones below it or in a file.
+/// Repeats the `cfg` attributes of a trait on each item of its stubs. The compiler removes only the `cfg` attributes above
+/// the attribute macro. It does not remove the ones below the macro or in a file.
 fn conditional(service: &Service, stubs: TokenStream) -> TokenStream {
     let is_condition = |attribute: &&Attribute| attribute.path().is_ident("cfg");
     let conditions = service.attributes.iter().filter(is_condition).collect::<Vec<_>>();
@@ -52,12 +52,13 @@ fn stubs(service: &Service) -> TokenStream {
     quote! { #names #server #client #local #callers #proofs }
 }
 
-/// Returns the lints that stubs allow. A program may leave stubs unused, and deprecations concern only callers.
+/// Returns the attribute for the lints that stubs allow. A program may leave stubs unused, and deprecations concern only
+/// callers.
 fn quiet() -> TokenStream {
     quote!(#[allow(dead_code, deprecated, clippy::let_unit_value)])
 }
 
-/// Emits the trait, with methods as functions that return futures. `impl` blocks may write them as `async fn`. Only
+/// Emits the trait, with methods as functions that return futures. `impl` blocks may write the methods as `async fn`. Only
 /// futures of `#[offload]` methods must be `Send`.
 fn declaration(service: &Service) -> TokenStream {
     let Service { visibility, ident, attributes, methods, .. } = service;
@@ -83,8 +84,8 @@ fn declaration(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits the codec alias and the statics with the names of the service and its methods on the wire. They are not in a module,
-/// so that a service can be declared in a function.
+/// Emits the codec alias and the statics with the wire names of the service and its methods. These items are not in a
+/// module, so that a service can be declared in a function.
 fn names(service: &Service) -> TokenStream {
     let (service_name, codec) = (service_name(service), codec_alias(service));
     let krate = krate(service, Span::call_site());
@@ -195,8 +196,8 @@ fn codec_type(service: &Service) -> TokenStream {
     )
 }
 
-/// Returns the name of the service's static. Statics of methods have an underscore after the trait's name, so that their
-/// names differ.
+/// Returns the name of the service's static. The statics of methods have an underscore after the trait's name, so their
+/// names never equal this one.
 fn service_name(service: &Service) -> Ident {
     format_ident!("__{}Service", service.ident.unraw())
 }
@@ -234,7 +235,8 @@ fn failing(service: &Service, ty: &Type, used: &TokenStream) -> TokenStream {
 }
 
 fn of_codec(service: &Service, ty: &Type, name: &str, used: &TokenStream) -> TokenStream {
-    // The compiler finds references within a tuple or a struct at each use. With a single span it reports them once.
+    // The compiler reports a reference within a tuple or a struct at each use. With a single span it reports the reference
+    // once.
     let span = Span::call_site();
     let (krate, codec, name) = (krate(service, span), codec_alias(service), Ident::new(name, span));
     quote!(#krate::stub::coded!(#name, #codec, #ty, #used))

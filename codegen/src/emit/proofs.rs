@@ -1,7 +1,6 @@
 //! Emits assertions about the types of a service, because the macro sees only the names of types.
 //!
-//! Each assertion names its method and argument, and fails at the type as written. The other stubs compile despite the
-//! error.
+//! Each assertion names its method and argument, and fails at the type as written. The other stubs still compile.
 
 use super::{coding, failing, krate};
 use crate::model::{ErrorType, Method, Payload, Service, StreamItem};
@@ -151,7 +150,7 @@ fn of_method(service: &Service, method: &Method) -> TokenStream {
     all
 }
 
-/// Returns the remedy for a type with the name of a standard library type.
+/// Returns the remedy for a type that has the same name as a standard library type.
 fn standard(name: &str) -> String {
     format!(
         "a type named `{name}` must be the standard library's; rename your own type, for example by `use ... as Own{name}`"

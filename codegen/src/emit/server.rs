@@ -86,8 +86,8 @@ pub(super) fn emit(service: &Service) -> TokenStream {
     }
 }
 
-/// Emits `per_poller`. The compiler rejects its use for services with methods in the pool, because all threads share
-/// the handler.
+/// Emits `per_poller`. If a service has methods in the pool, the compiler rejects calls of `per_poller`, because all
+/// threads share the handler.
 fn per_poller(service: &Service) -> TokenStream {
     let Service { visibility, ident, .. } = service;
     let names = service_name(service);
@@ -142,7 +142,7 @@ fn refuses(service: &Service) -> Ident {
     format_ident!("__{}PerPoller", service.ident.unraw())
 }
 
-/// Emits a trait without implementations, so that the compiler error at the call names the methods.
+/// Emits a trait without implementations. The compiler error at a call of `per_poller` then names the methods in the pool.
 fn refusal(service: &Service) -> TokenStream {
     let (visibility, refuses) = (&service.visibility, refuses(service));
     let methods = service
@@ -174,7 +174,7 @@ fn register(service: &Service) -> TokenStream {
     let (ident, krate) = (&service.ident, krate(service, Span::call_site()));
     if service.is_pooled() {
         quote! {
-            // Pollers count their clones without atomic operations.
+            // Each poller has its own `Rc`, whose clones are counted without atomic operations.
             #[allow(clippy::redundant_allocation)]
             fn __register<__Handler: #ident + ::core::marker::Send + ::core::marker::Sync>(
                 handler: ::std::rc::Rc<::std::sync::Arc<__Handler>>,
@@ -278,7 +278,7 @@ fn entry(service: &Service, method: &Method) -> TokenStream {
         let put = put(service, item);
         quote!(__writer.send(__value, #put).await?;)
     });
-    // With this span, the compiler reports errors about sending a call to another thread at the method.
+    // With this span, the compiler reports at the method that a call cannot be sent to another thread.
     let at = ident.span();
     let own = quote!(let __handler = ::std::sync::Arc::clone(&*__handler); let __given = ::core::clone::Clone::clone(&__context););
     let called = quote_spanned!(at=> #trait_ident::#ident(&*__handler, #context #(#all),*).await);

@@ -1,1 +1,1 @@
-//! A package only for tests that need the OpenTelemetry SDK, which the workspace does not use.
+//! A package for tests that need the OpenTelemetry SDK, on which the workspace does not depend.

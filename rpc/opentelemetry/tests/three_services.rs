@@ -1,4 +1,4 @@
-//! A trace across three services, each of which calls the next, with real spans and an in-memory exporter.
+//! A trace across three services that call each other in a chain, with real spans and an in-memory exporter.
 
 use opentelemetry::trace::{
     SpanId, SpanKind, Status as SpanStatus, TraceContextExt as _, TracerProvider as _,
@@ -28,7 +28,7 @@ trait Third {
     async fn fail(&self) -> Result<(), Status>;
 }
 
-/// Calls the second service with a local client, in a separate span.
+/// Calls the second service through a local client, in a separate span.
 struct One(SocketAddr);
 
 impl First for One {
@@ -65,7 +65,7 @@ impl Third for Three {
     }
 }
 
-/// Waits for this number of spans. The last spans end after the reply has arrived.
+/// Waits for `count` spans. The last spans end after the reply has arrived.
 fn finished(exporter: &InMemorySpanExporter, count: usize) -> Vec<SpanData> {
     let limit = Instant::now() + Duration::from_secs(60);
     loop {
@@ -146,12 +146,12 @@ fn three_services_have_one_trace_with_callers_as_parents() {
         }
     }
 
-    // A call outside any span begins a new trace.
+    // A call outside any span starts a new trace.
     exporter.reset();
     assert_ne!(block_on(client.first()).unwrap(), trace_id);
     finished(&exporter, 8);
 
-    // A call is made when its stub is called.
+    // The call belongs to the span in which its stub is called.
     let span = tracing::info_span!("instrumented");
     for is_inside in [true, false] {
         exporter.reset();

@@ -1,4 +1,4 @@
-//! Allocations per call on both sides, after all buffers have grown to their final size.
+//! Allocations per call, on both sides together, after all buffers have grown to their final size.
 
 use crate::HEAP;
 use trunkline::{Node, PollerContext, PollerIndex, Status, block_on};
@@ -59,8 +59,8 @@ pub(crate) fn small_call_does_not_allocate() {
 
 fn check(client: &str, counts: &[u64]) {
     eprintln!("{client}: {counts:?} allocations in rounds of {CALLS} calls");
-    // The first round fills buffers. On a busy machine, retransmissions and keepalives allocate in some of the other rounds.
-    // The queue of woken tasks allocates one block per 31 wakes.
+    // The first round fills buffers. On a busy machine, retransmissions and keepalives allocate memory in some of the other
+    // rounds. The queue of woken tasks allocates one block per 31 wakes.
     let least = counts.iter().min().copied();
     assert!(
         least.is_some_and(|least| least <= CALLS / 20),

@@ -1,4 +1,4 @@
-//! The heap used by decoding, compared with the amount charged for it, for hostile and honest messages.
+//! Heap memory used by decoding, compared with the amount charged for it, for hostile and honest messages.
 
 use crate::HEAP;
 use serde::de::DeserializeOwned;
@@ -13,10 +13,10 @@ use trunkline_testkit::Random;
 
 /// Memory granted for a hostile message, in bytes.
 const LIMIT: usize = 8 << 20;
-/// Memory that one collection may reserve before it is charged: 1 MiB of elements in a table with 16/7 slots per element,
-/// and the allocations of a refusal.
+/// Memory that one collection may reserve before it is charged, in bytes: 1 MiB of elements, in a table with 16/7 slots per
+/// element, and the allocations of a refusal.
 const NOT_COUNTED: usize = (1 << 20) * 16 / 7 + (64 << 10);
-/// Number of random messages of each type, and their maximum length.
+/// Number of random messages per type, and maximum length of a message in bytes.
 const MESSAGES: usize = 20;
 const LONGEST: usize = 10_000;
 
@@ -28,7 +28,7 @@ enum Wide {
     Full([u64; 25], [Option<u64>; 12]),
 }
 
-/// Recursion without a collection.
+/// A recursive type without a collection.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Chain(Option<Box<Self>>);
 
@@ -49,7 +49,8 @@ struct Skipped {
     wide: [u64; 16],
 }
 
-/// Checks that the heap used by a message is charged and does not exceed the grant. Returns true if the message was decoded.
+/// Checks that the heap memory used by a message is charged and does not exceed the grant. Returns true if the message was
+/// decoded.
 fn hostile<T: Serialize + DeserializeOwned>(name: &str, message: &[u8]) -> bool {
     let before = HEAP.in_use_bytes();
     HEAP.reset_most();
@@ -65,7 +66,7 @@ fn hostile<T: Serialize + DeserializeOwned>(name: &str, message: &[u8]) -> bool 
     true
 }
 
-/// Returns lengths, tags and small numbers, mixed with random bytes.
+/// Returns a message of lengths, tags and small numbers, mixed with random bytes.
 fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
     let length = random.below(LONGEST);
     let byte = |random: &mut Random| match random.below(wild) {
@@ -75,7 +76,7 @@ fn random_message(random: &mut Random, wild: usize) -> Vec<u8> {
         5..=7 => 1,
         _ => 0,
     };
-    // The message begins with a claim of as many elements as it has bytes.
+    // The message begins by claiming as many elements as it has bytes.
     let mut message = vec![251];
     message.extend_from_slice(&u16::try_from(length).unwrap().to_le_bytes());
     message.extend((0..length).map(|_| u8::try_from(byte(random)).unwrap()));
@@ -86,11 +87,11 @@ fn hostile_messages<T: Serialize + DeserializeOwned>(name: &str) {
     let mut random = Random(7);
     let mut decoded = 0;
     for round in 0..MESSAGES {
-        // Later messages contain more and more zeros, which are empty values.
+        // Later messages contain more zeros, which are empty values.
         let message = random_message(&mut random, 9 + round * round);
         decoded += u64::from(hostile::<T>(name, &message));
     }
-    // A claim of nearly 1 GiB without any contents.
+    // A claim of nearly 1 GiB without contents.
     hostile::<T>(name, &[252, 0, 0, 0, 0x3f]);
     for claimed in [1_u32, 1000, 100_000] {
         for byte in [0, 1] {
@@ -100,7 +101,7 @@ fn hostile_messages<T: Serialize + DeserializeOwned>(name: &str) {
             message.resize(missing + claimed as usize * 2, byte);
             decoded += u64::from(hostile::<T>(name, &message));
             decoded += u64::from(hostile::<T>(name, &message[..missing + claimed as usize]));
-            // A claim of far more bytes than the message contains.
+            // A claim of far more bytes than the message has.
             message.truncate(missing);
             hostile::<T>(name, &message);
         }
@@ -114,7 +115,7 @@ macro_rules! all_hostile {
     };
 }
 
-/// Checks that a value round-trips, and that the amount charged is not much more than it uses.
+/// Checks that a value round-trips, and that the charged amount is not much more than the memory it uses.
 fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, most_times: usize) {
     let message = encode(value).unwrap();
     let before = HEAP.in_use_bytes();
@@ -124,10 +125,10 @@ fn honest<T: Serialize + DeserializeOwned + PartialEq>(name: &str, value: &T, mo
     assert!((held..=held * most_times).contains(&counted), "{name}: {held} are held, {counted} counted");
 }
 
-/// Allocations for error texts, in bytes.
+/// Maximum size of the allocations for error texts, in bytes.
 const REFUSED: usize = 64 << 10;
 
-/// A type that serde buffers.
+/// A type for which serde buffers the input.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Expr {
@@ -146,7 +147,7 @@ enum Page {
     Full([[u64; 32]; 16]),
 }
 
-/// Checks that the heap used by a value nested in `levels` lists is charged.
+/// Checks that the heap memory used by a value that is nested in `levels` lists is charged.
 fn buffered<T: Serialize + DeserializeOwned>(name: &str, levels: usize, value: &[u8]) {
     let message = [&[0x91].repeat(levels), value].concat();
     let before = HEAP.in_use_bytes();
@@ -157,7 +158,7 @@ fn buffered<T: Serialize + DeserializeOwned>(name: &str, levels: usize, value: &
     assert!(is_counted, "{name}: {most} bytes within {levels} lists, {counted} are counted");
 }
 
-/// Returns a list with this many copies of a value.
+/// Returns the encoding of a list with `count` copies of a value.
 fn list_of(count: u32, value: &[u8]) -> Vec<u8> {
     [&[0xdd], &count.to_be_bytes()[..], &value.repeat(count as usize)].concat()
 }

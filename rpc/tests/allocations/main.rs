@@ -1,6 +1,6 @@
-//! Allocations made by calls, and heap used by decoding.
+//! Allocations by calls, and heap memory used by decoding.
 //!
-//! This is a separate test binary, because the counting allocator counts for the whole process.
+//! These tests are a separate binary, because the counting allocator counts for the whole process.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 
@@ -13,7 +13,7 @@ use trunkline_testkit::CountingAllocator;
 #[global_allocator]
 static HEAP: CountingAllocator = CountingAllocator::new();
 
-// There is one test only, because the allocator counts for all threads.
+// There is only one test, because the allocator counts the allocations of all threads.
 #[test]
 fn allocations_are_counted() {
     decoding::heap_of_decoding_is_counted();

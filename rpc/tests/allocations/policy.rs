@@ -1,4 +1,4 @@
-//! Allocations made by authorization decisions.
+//! Allocations by authorization decisions.
 
 use crate::HEAP;
 use trunkline::policy::{AccessPolicy, PolicyDecision, PolicyPeer};

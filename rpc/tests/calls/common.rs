@@ -1,4 +1,4 @@
-//! Parts shared by the tests: a pair of nodes, and bounded waits for events.
+//! Helpers shared by the tests: a pair of nodes, and bounded waits for events.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +7,10 @@ use trunkline::stub::Service;
 use trunkline::{Bytes, Node, NodeBuilder};
 pub(crate) use trunkline_testkit::{fresh_address, pattern};
 
-/// A time limit long enough for a loaded machine. Only a failing test waits this long.
+/// A time limit that allows for a loaded machine. Only a failing test reaches it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Returns a builder for a node at a new address.
+/// Returns the builder of a node at a new address.
 pub(crate) fn node() -> NodeBuilder {
     Node::builder().listen(fresh_address())
 }
@@ -51,18 +51,18 @@ impl<T> Events<T> {
         receiver.recv_timeout(LIMIT).expect("the event comes")
     }
 
-    /// Waits for an event. Returns true if one arrived in time.
+    /// Waits for an event. Returns true if one arrives within the time limit.
     pub(crate) fn is_told(&self) -> bool {
         let receiver = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         receiver.recv_timeout(LIMIT).is_ok()
     }
 
-    /// Returns the next event, if one is waiting.
+    /// Returns the next event if it has arrived.
     pub(crate) fn try_next(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).try_recv().ok()
     }
 
-    /// Returns true if no event is waiting.
+    /// Returns true if there are no events. Otherwise takes one.
     pub(crate) fn is_empty(&self) -> bool {
         self.try_next().is_none()
     }

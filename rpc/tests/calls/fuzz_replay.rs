@@ -1,4 +1,4 @@
-//! Replays the fuzz corpus, and some mutations of it, for frames and values.
+//! Replays the fuzz corpora of frames and values, and some mutations of them.
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;

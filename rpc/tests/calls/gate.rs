@@ -31,7 +31,7 @@ impl Gate {
         .await;
     }
 
-    /// Counts a future that waits elsewhere.
+    /// Counts the arrival of a future that waits elsewhere.
     pub(crate) fn arrive(&self) {
         self.0.lock().unwrap().arrived += 1;
     }

@@ -6,27 +6,27 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
-/// The lines at some levels, with their level and fields. Clones share them.
+/// Collected log lines of some levels, with their levels and fields. Clones share the lines.
 #[derive(Clone)]
 pub(crate) struct Logged {
-    /// The least and the most severe level collected.
+    /// The least severe and the most severe level that are collected.
     levels: [Level; 2],
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Logged {
-    /// Creates an empty log for lines of this level.
+    /// Creates an empty collection for lines of one level.
     pub(crate) fn at(level: Level) -> Self {
-        // While only one subscriber exists, the first thread that reaches a line decides permanently whether the line is
-        // enabled. A thread of another test has no subscriber and would silence the line. With two subscribers, `tracing`
-        // asks both.
+        // While there is only one subscriber, the first thread that reaches a log line decides permanently whether the line
+        // is enabled. A thread of another test has no subscriber and would disable the line. If there are two subscribers,
+        // `tracing` asks both.
         static OTHER: LazyLock<Dispatch> =
             LazyLock::new(|| Dispatch::new(Logged { levels: [Level::ERROR; 2], lines: Arc::default() }));
         LazyLock::force(&OTHER);
         Self { levels: [level; 2], lines: Arc::default() }
     }
 
-    /// Returns the lines of all threads of this program at level `INFO` and above, since the first use.
+    /// Returns the lines of all threads of this process at level `INFO` and above, collected since the first call.
     pub(crate) fn by_all() -> &'static Self {
         static ALL: OnceLock<Logged> = OnceLock::new();
         ALL.get_or_init(|| {

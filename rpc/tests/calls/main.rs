@@ -1,8 +1,8 @@
-//! Calls over real trunks. Two nodes in one process exchange UDP packets, each at a loopback address that no other test
-//! uses.
+//! Calls over real trunks. Two nodes in one process exchange UDP packets. Each node has a loopback address that no other
+//! test uses.
 //!
-//! Threads and sockets are real, as required for callers on foreign threads and for `block_on`. `cargo simulate` tests calls
-//! in virtual time.
+//! Threads and sockets are real, because calls from threads outside the nodes and `block_on` require them. `cargo simulate`
+//! tests calls in virtual time.
 
 #![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module of its own")]
 #![expect(clippy::disallowed_methods, reason = "in real time, see above")]
@@ -30,7 +30,7 @@ mod client {
     mod waiting;
 }
 
-/// Start and shutdown of nodes, and the processes and hosts in which they run.
+/// Start and shutdown of nodes, and the processes and hosts on which they run.
 mod node {
     mod drain;
     mod files;
@@ -57,7 +57,7 @@ mod observe {
     mod traces;
 }
 
-/// Handlers: authorization, where they run, and their limits.
+/// Handlers: their authorization, their threads and their limits.
 mod server {
     mod authorize;
     mod context;

@@ -1,5 +1,5 @@
-//! Rust examples in `README.md` and in the book in `docs/book`. Each is contained word for word in a program that is
-//! compiled or run. Examples for another crate begin with its name in a comment.
+//! Rust examples in `README.md` and in the book in `docs/book`. Each example is contained verbatim in a program that is
+//! compiled or run. Examples for another crate begin with a comment that names it.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ const PROGRAMS: [&str; 9] = [
     include_str!("pages/coming_from_tonic.rs"),
     include_str!("pages/deploy.rs"),
     include_str!("pages/evolution.rs"),
-    // Run by `.ci/full`, with the adapter.
+    // Run by `.ci/full` together with the adapter.
     include_str!("../../tonic/interop/tests/page.rs"),
     concat!(include_str!("pages/guide.rs"), include_str!("streams/unfinished.rs")),
 ];
@@ -70,7 +70,7 @@ fn examples(document: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// Returns true if `program` contains the lines consecutively, with any common indentation.
+/// Returns true if `program` contains the lines consecutively, with a common indentation.
 fn contains(program: &str, lines: &[&str]) -> bool {
     let program = program.lines().collect::<Vec<_>>();
     let lines = without_indentation(lines);

@@ -1,7 +1,8 @@
-//! Traits that are not services, and the compiler's errors for them. Each trait has one error, located in the user's code.
+//! Traits that are not services, and the compiler's errors for them. Each trait has one error, which is located in the
+//! user's code.
 //!
 //! rustc checks each file in `tests/compile_fail` against the library with which this test was built, so no dependency is
-//! compiled for it. `TRUNKLINE_BLESS=1` writes the current errors. Review the difference before you commit it.
+//! compiled for the check. `TRUNKLINE_BLESS=1` writes the current errors. Review the changes before you commit them.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -33,8 +34,8 @@ fn errors_point_at_their_cause() {
     }
 }
 
-/// Returns a line for each error with its location, its text, the label at its location, and the remedies. The program uses
-/// `library` as the name of the library.
+/// Returns a line for each error: its location, its text, the label at its location, and the remedies. The program refers
+/// to the library as `library`.
 fn errors_of(program: &Path, library: &str) -> String {
     let libraries = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let output_folder = Folder::new().unwrap();
@@ -54,7 +55,7 @@ fn errors_of(program: &Path, library: &str) -> String {
     messages.filter(|message| message["level"] == "error").filter_map(|message| line_of(&message)).collect()
 }
 
-/// Returns the line for an error. `None` for the message that counts the errors.
+/// Returns the line for an error, or `None` for the message with the number of errors.
 fn line_of(message: &Value) -> Option<String> {
     let spans = message["spans"].as_array()?;
     let place = spans.iter().find(|span| span["is_primary"] == true)?;
@@ -74,7 +75,7 @@ fn line_of(message: &Value) -> Option<String> {
     Some(line + "\n")
 }
 
-/// Returns the most recently built library of this crate, which is the one used by this test.
+/// Returns the newest build of this crate's library, which this test uses.
 fn newest_library(libraries: &Path) -> PathBuf {
     let is_library = |path: &PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy();

@@ -1,9 +1,10 @@
-//! The public items of this crate as a checked-in listing, `rpc/public-api.txt`, so that a review shows each change.
+//! The public items of this crate, compared with the listing `rpc/public-api.txt`. A review therefore shows each change to
+//! them.
 //!
-//! Lists `pub` items by name. The lint `unreachable_pub` keeps all other items below this visibility. Items from other
-//! crates in the project are listed if this crate re-exports them by name.
+//! The listing contains `pub` items by name. The lint `unreachable_pub` ensures that other items are not `pub`. An item
+//! from another crate of the project is listed if this crate re-exports it by name.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api` writes the listing again.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface public_api` updates the listing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,7 +34,7 @@ fn public_api_matches_listing() {
         lines_of_one(&before, &now),
         lines_of_one(&now, &before)
     );
-    // An empty listing would also equal itself.
+    // Check for some items, because an empty listing would equal itself.
     for line in [
         "pub fn builder() -> NodeBuilder",
         "DeadlineExceeded",
@@ -82,7 +83,7 @@ fn written(items: Vec<Item>) -> String {
     prettyplease::unparse(&file)
 }
 
-/// Returns the items in all files of a folder, and in the modules in these files, each with the path of its module.
+/// Returns the items in all files below a folder and in their modules, each with the path of its module.
 fn modules(root: &Path) -> Vec<(String, Item)> {
     fn add(place: &str, items: Vec<Item>, all: &mut Vec<(String, Item)>) {
         for mut item in items {
@@ -113,9 +114,9 @@ fn modules(root: &Path) -> Vec<(String, Item)> {
     all
 }
 
-/// Returns the public items by name, each with its methods and traits, and the exports by module.
+/// Returns the public items by name, with their methods and traits, and the exports by module.
 fn groups(mut all: Vec<(String, Item)>, is_listed: impl Fn(&str) -> bool) -> BTreeMap<String, Vec<Item>> {
-    // The order is stable, independent of the order of the folders. `impl` blocks follow their type.
+    // The order does not depend on the order of the folders. `impl` blocks follow their type.
     all.sort_by_key(|(place, item)| (matches!(item, Item::Impl(_)), place.clone()));
     let is_private_trait = |item: &(String, Item)| match &item.1 {
         Item::Trait(item) if !is_public(&item.vis) => Some(item.ident.to_string()),
@@ -148,7 +149,7 @@ fn groups(mut all: Vec<(String, Item)>, is_listed: impl Fn(&str) -> bool) -> BTr
     groups
 }
 
-/// Removes the parts of an item that do not belong to its interface: bodies, private fields and docs. Returns its
+/// Removes the parts of an item that are not part of its interface: bodies, private fields and docs. Returns the item's
 /// visibility, and its name unless it is an export.
 fn strip(item: &mut Item) -> Option<(Visibility, Option<String>)> {
     let (attributes, visibility, name) = match item {
@@ -180,7 +181,7 @@ fn strip(item: &mut Item) -> Option<(Visibility, Option<String>)> {
                 match member {
                     TraitItem::Fn(member) => {
                         keep_visible(&mut member.attrs);
-                        // The existence of a default is part of the interface; its body is not.
+                        // The existence of a default is part of the interface, but not its body.
                         member.default = member.default.take().map(|_| parse_quote!({}));
                     }
                     TraitItem::Const(member) => keep_visible(&mut member.attrs),
@@ -199,7 +200,7 @@ fn strip(item: &mut Item) -> Option<(Visibility, Option<String>)> {
     Some((visibility.clone(), name.map(ToString::to_string)))
 }
 
-/// Returns the public part of an inherent `impl`, or the head of a trait `impl`. `None` if no part is public.
+/// Returns the public part of an inherent `impl`, or the header of a trait `impl`. Returns `None` if no part is public.
 fn strip_impl(mut item: ItemImpl) -> Option<Item> {
     let is_of_trait = item.trait_.is_some();
     keep_visible(&mut item.attrs);
@@ -224,7 +225,7 @@ fn strip_impl(mut item: ItemImpl) -> Option<Item> {
     (is_of_trait || !item.items.is_empty()).then_some(Item::Impl(item))
 }
 
-/// Replaces private fields by one `_`, because their presence affects who may construct and match a value.
+/// Replaces all private fields with one `_`. Their presence determines who can construct and match a value.
 fn strip_fields(fields: &mut Fields) {
     fields.iter_mut().for_each(|field| keep_visible(&mut field.attrs));
     match fields {
@@ -264,7 +265,7 @@ fn keep_visible(attributes: &mut Vec<Attribute>) {
     attributes.retain(|attribute| VISIBLE.iter().any(|name| attribute.path().is_ident(name)));
 }
 
-/// Adds the names introduced by a `use`.
+/// Adds the names that a `use` introduces.
 fn add_names(tree: &UseTree, names: &mut BTreeSet<String>) {
     match tree {
         UseTree::Path(path) => add_names(&path.tree, names),

@@ -1,10 +1,10 @@
-//! The page `docs/book/src/operate/troubleshooting.md`, which lists log events, causes of lost sessions, reasons and codes
-//! of a status, and start errors. A search of the book therefore finds the text of a log line.
+//! The page `docs/book/src/operate/troubleshooting.md`. It lists log events, causes of lost sessions, reasons and codes of
+//! statuses, and start errors, so that a search in the book finds the text of a log line.
 //!
-//! Texts, levels, causes and remedies are read from the source, and meanings of variants from their docs. Texts that are not
-//! literals in the source are in `troubleshooting.txt`, which contains one line for each of them and no others.
+//! Texts, levels, causes and remedies are read from the source, and meanings of variants from their docs. Texts that are
+//! not literals in the source are in `troubleshooting.txt`, which contains exactly one line for each.
 //!
-//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface troubleshooting` writes the page again.
+//! `TRUNKLINE_BLESS=1 cargo test -p trunkline --test interface troubleshooting` updates the page.
 
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ const LINES: &str = include_str!("troubleshooting.txt");
 const INTRODUCTION: &str = "The texts of a node's log at level warn or error, and at info with a cause; the causes of lost and refused sessions; \
     the reasons and codes of a status, also in `trunkctl ping` and `trunkctl record`; the errors of a node that does not start. Paste an event or a cause, without time and values, into the search of this book. `…` stands for a value.";
 
-/// Sections of log events, and their folders.
+/// Sections with log events, and the source folders of the events.
 const EVENTS: [(&str, &[&str]); 4] = [
     ("Log: calls, handlers and identity", &["rpc/src"]),
     ("Log: sessions and pollers", &["transport/src", "transport/machine/src"]),
@@ -26,10 +26,10 @@ const EVENTS: [(&str, &[&str]); 4] = [
     ("Log: NICs", &["transport/rdma-core/src", "transport/dropin/src"]),
 ];
 
-/// File and name of an enum.
+/// An enum, as the path of its file and its name.
 type EnumPlace = (&'static str, &'static str);
 
-/// Sections for enums, with their files, and true if each variant needs a remedy.
+/// Sections for enums, and the enums. The last value is true if each variant needs a remedy.
 const ENUMS: [(&str, &[EnumPlace], bool); 5] = [
     ("Causes of lost or failed sessions", &[("transport/src/messages.rs", "PeerDown")], true),
     ("Causes of failed handshakes", &[("transport/src/identity/verifier.rs", "Refused")], false),
@@ -49,7 +49,7 @@ const ENUMS: [(&str, &[EnumPlace], bool); 5] = [
     ),
 ];
 
-/// Minimum number of letters in an error text that a search can find. Shorter texts consist of values.
+/// Minimum number of letters of an error text for which a search is useful. Shorter texts consist of values.
 const FEWEST_LETTERS: usize = 9;
 
 /// A text, its meaning and its remedy.
@@ -105,8 +105,8 @@ fn troubleshooting_page_lists_each_text() {
     );
 }
 
-/// Returns the part of the page for an entry. `line` contains its meaning and remedy from `troubleshooting.txt`, with `-`
-/// for a remedy that the text itself contains.
+/// Returns the part of the page for an entry. `line` contains the entry's meaning and remedy from `troubleshooting.txt`.
+/// The remedy is `-` if the text itself contains it.
 fn written(entry: Entry, line: Option<(&str, &str)>, faults: &mut Vec<String>) -> String {
     let (meaning, own) = line.unwrap_or_default();
     let known = if meaning.is_empty() { entry.meaning.as_str() } else { meaning };
@@ -137,7 +137,7 @@ fn written(entry: Entry, line: Option<(&str, &str)>, faults: &mut Vec<String>) -
     part
 }
 
-/// Returns the log events in these folders, by text.
+/// Returns the log events in the given folders, by text.
 fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
     let (mut calls, mut constants) = (Vec::new(), BTreeMap::<_, BTreeSet<_>>::new());
     while let Some(folder) = folders.pop() {
@@ -166,7 +166,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
             let (Some(first), Some(last)) = (names.first(), argument.last()) else { continue };
             let name = if first.len() == 1 { names.get(1).unwrap_or(first) } else { first };
             has_cause |= ["cause", "error"].contains(&name.as_str());
-            // A name with two values does not determine the entry. The line in `troubleshooting.txt` selects the value.
+            // A name with two values does not determine the text. A line in `troubleshooting.txt` then selects the value.
             let constant = constants.get(&last.to_string()).filter(|values| values.len() == 1);
             let value = literal(last).or_else(|| constant.and_then(|values| values.first().cloned()));
             match name.as_str() {
@@ -184,7 +184,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
     entries.into_values().collect()
 }
 
-/// Adds calls of `tracing` macros with their levels, and constants that are texts.
+/// Adds calls of `tracing` macros with their levels, and string constants.
 fn add_calls(
     tokens: TokenStream,
     calls: &mut Vec<(String, TokenStream)>,
@@ -213,7 +213,8 @@ fn add_calls(
     }
 }
 
-/// Returns the causes of refusals with their remedies: first causes in the peer's status, then causes in this node's log.
+/// Returns the causes of refusals with their remedies. The causes in the peer's status precede the causes in this node's
+/// log.
 fn refusals(file: &Path) -> Vec<Entry> {
     let tokens = fs::read_to_string(file).unwrap().parse().unwrap();
     let texts = |function| {
@@ -257,7 +258,7 @@ fn add_texts(tokens: &TokenStream, function: &str, texts: &mut Vec<String>) {
     }
 }
 
-/// Returns the variants of an enum, as texts if it is an error, or as names.
+/// Returns the variants of an enum. If it is an error, they are texts, and otherwise names.
 fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
     let items = syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items;
     let is_of_name = |item| match item {
@@ -274,7 +275,7 @@ fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
             None => variant.ident.to_string(),
             Some(error) => match error_text(error) {
                 text if text.chars().filter(char::is_ascii_alphabetic).count() >= FEWEST_LETTERS => text,
-                // Another type writes the text.
+                // The text is written by another type.
                 _ if needs_remedy => sentence.to_owned(),
                 _ => return None,
             },
@@ -285,7 +286,7 @@ fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
     item.variants.into_iter().filter_map(entry).collect()
 }
 
-/// Returns the name of a variant, and also its gRPC form.
+/// Returns the name of a variant together with its gRPC form.
 fn named(name: &str) -> String {
     let upper = |letter: char| {
         [Some('_').filter(|_| letter.is_uppercase()), Some(letter.to_ascii_uppercase())].into_iter().flatten()
@@ -303,7 +304,7 @@ fn error_text(attribute: &Attribute) -> String {
     cut(&text, "{", "}", "…").replace("……", "…")
 }
 
-/// Replaces each part from `open` to `close` by `mark`.
+/// Replaces each part between `open` and `close`, including both, with `mark`.
 fn cut(text: &str, open: &str, close: &str, mark: &str) -> String {
     let mut parts = text.split(open);
     let first = parts.next().unwrap_or_default().to_owned();

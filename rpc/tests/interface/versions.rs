@@ -1,4 +1,4 @@
-//! Nodes with another protocol version are refused at once, with the versions of both sides.
+//! Nodes with another protocol version are refused immediately. The error contains the versions of both sides.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -15,9 +15,9 @@ use trunkline_verbs::{
     PortSpace, QpInit, QpType, QueueCapacities, RejectReason,
 };
 
-/// Time limit of each wait, for a loaded machine.
+/// Time limit of each wait. It allows for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Time limit of calls that must end long before it.
+/// Time limit of calls that must end long before.
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Returns the outcome of a call, which must end long before [`HOUR`].
@@ -48,7 +48,7 @@ fn device(ip: IpAddr) -> Arc<SoftDevice> {
     SoftDevice::open(SoftOptions { addresses: vec![ip], ..SoftOptions::from_env().unwrap() }).unwrap()
 }
 
-/// A listener that supports only version 5, and refuses each request because of its version.
+/// A listener that supports only version 5 and refuses other versions.
 struct Listener {
     address: SocketAddr,
     asked: Arc<AtomicU32>,
@@ -101,7 +101,7 @@ fn listener_of_another_version_is_named_to_callers_at_once() {
     let options = CallOptions::new().connect(Connect::Wait);
     let waiting = client.with(&options);
     let mut calls = 0;
-    // The interval between connection attempts increases, so a call eventually falls between two attempts.
+    // The interval between connection attempts grows, so that a call eventually falls between two attempts.
     wait_until("a call without a request", LIMIT, || {
         let waits = calls % 2 == 1;
         let outcome = if waits { early(waiting.ping()) } else { early(client.ping()) };
@@ -134,7 +134,7 @@ fn dialer_with_another_version_is_refused_at_once_with_ours() {
         ..QpInit::new(QpType::XrcIni)
     };
     id.attach(device.create_qp(ini).unwrap()).unwrap();
-    // The magic number and the versions are fixed. All other fields depend on the version.
+    // The magic number and the versions have fixed positions. All other fields depend on the version.
     let mut private_data = b"TRNK\x07".to_vec();
     private_data.resize(56, 0xa5);
     private_data[37] = 6;

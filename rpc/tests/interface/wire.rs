@@ -1,5 +1,5 @@
-//! A Python decoder written only from `docs/book/src/why/wire.md`, which reads the capture of a session. Its counts must
-//! match the nodes' counts.
+//! A Python decoder that was written only from `docs/book/src/why/wire.md`. It reads the capture of a session, and its
+//! counts must match the counts of the nodes.
 
 #[cfg(test)]
 mod tests {
@@ -81,7 +81,7 @@ mod tests {
         wrong: Vec<String>,
     }
 
-    /// Returns the numbers of messages sent and received, as counted by a node.
+    /// Returns the numbers of messages that a node has sent and received, according to its report.
     fn counted(report: &NodeReport) -> (u64, u64) {
         let lanes = || report.traffic.iter();
         (lanes().map(|lane| lane.sent).sum(), lanes().map(|lane| lane.received).sum())
@@ -107,13 +107,13 @@ mod tests {
         has
     }
 
-    /// Starts a node with one poller, and captures its packets.
+    /// Starts a node with one poller and a capture of its packets.
     fn captured(capture: &Path, listen: SocketAddr) -> Node {
         let device = SoftOptions { capture: Some(capture.into()), ..SoftOptions::from_env().unwrap() };
         Node::builder().transport(NodeOptions::new().listen(listen).device(device)).start().unwrap()
     }
 
-    /// Returns the kinds of the messages in a frame, one per line, or the decoder's error.
+    /// Returns the kinds of the messages in a frame, one per line, or the error of the decoder.
     fn kinds(frame: &[u8]) -> Result<String, String> {
         const PROGRAM: &str = "import decode, sys
 for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode(message)[0])";
@@ -137,7 +137,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
         let (_, failure) =
             examples.iter().find(|(_, frame)| frame[0] == 5).expect("an example of a handshake");
-        // Flags, level, part, offset and total.
+        // The fields are flags, level, part, offset and total.
         for (at, value) in [(1, 0), (12, 1), (12, 2), (13, 0xff), (14, 1), (16, 3)] {
             let mut bad = failure.clone();
             bad[at] = value;
@@ -145,7 +145,8 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
     }
 
-    /// Sizes as in the table in `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from BTH to ICRC.
+    /// The sizes are those in the table of `docs/book/src/why/wire.md`: bytes of the frame, and bytes of its packet from
+    /// BTH to ICRC.
     #[test]
     fn call_sizes_match_document() {
         if !has_python() {
@@ -196,7 +197,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         }
         client.shutdown();
         let counts = decode(&capture, &listen.ip().to_string());
-        // Metadata of a message fetched by READ may be outside its frame.
+        // Metadata of a message that is fetched by READ may be outside the frame.
         assert!(counts.metadata.starts_with(&expected[..6]), "{:?}", counts.metadata);
         assert_eq!((counts.sent_announcements, counts.received_announcements), (1, 1));
     }
@@ -264,7 +265,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
         let report = wait_until("all messages are counted", Duration::from_secs(60), || {
             let report = client.report();
             let ((sent, received), there) = (counted(&report), counted(&server.report()));
-            // OPEN and END, ACCEPT and END, and the reply, in addition to the items and their windows.
+            // In addition to the items and their windows, count OPEN and END, ACCEPT and END, and the reply.
             let is_all = sent >= UNARY + LARGE + ONE_WAY + ITEMS + 2 && received > UNARY + LARGE + ITEMS + 3;
             (is_all && there == (received, sent)).then_some(report)
         });
@@ -281,7 +282,7 @@ for message in decode.unbundled(bytes.fromhex(sys.argv[1])): print(decode.decode
             assert!(kind(way, "window") >= 1, "{counts:?}");
         }
         assert!((1..=LARGE + 1).contains(&kind(&counts.received, "fin")), "{counts:?}");
-        // Each of two pollers opens a lane to each of two others.
+        // Each of two pollers opens a lane to each of two other pollers.
         assert_eq!(
             [kind(&counts.sent, "settings"), kind(&counts.received, "settings")],
             [4, 4],

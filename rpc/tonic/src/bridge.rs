@@ -1,7 +1,6 @@
-//! Provides tonic's own channel type over a channel of Trunkline, for crates that accept no other type.
+//! Provides tonic's own channel type over a Trunkline channel, for crates that accept no other type.
 //!
-//! tonic's client uses HTTP/2 over a pipe inside the process, and a server at the other end of the pipe forwards the
-//! requests.
+//! tonic's client uses HTTP/2 over an in-process pipe. A server at the other end of the pipe forwards the requests.
 
 use crate::Channel;
 use crate::server::routes_to;
@@ -20,10 +19,10 @@ use tower::ServiceExt as _;
 const PIPE: usize = 64 << 10;
 
 impl Channel {
-    /// Returns a channel of tonic's own type that forwards its calls to this channel, for crates that accept no other type.
+    /// Converts this channel to tonic's own channel type, for crates that accept no other type.
     ///
-    /// Calls pass through HTTP/2 inside this process, and through two additional tasks of the runtime. As with tonic's own
-    /// transport, calls that reach their time limit end with `CANCELLED`.
+    /// Calls pass through HTTP/2 inside this process and through two additional tasks of the runtime. As with tonic's own
+    /// transport, calls that exceed their time limit end with `CANCELLED`.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -40,7 +39,7 @@ impl Channel {
         let connector = tower::service_fn(move |_: Uri| {
             let (client, server) = tokio::io::duplex(PIPE);
             let server = tokio_stream::once(Ok::<_, Infallible>(server));
-            // The task ends at once. The connection ends when the client drops its end of the pipe.
+            // The task ends immediately. The connection ends when the client drops its end of the pipe.
             tokio::spawn(Server::builder().add_routes(routes.clone()).serve_with_incoming(server));
             async { Ok::<_, Infallible>(TokioIo::new(client)) }
         });
@@ -48,7 +47,7 @@ impl Channel {
     }
 }
 
-/// A response body that converts an error to trailers, because HTTP/2 cannot transfer a status in another way.
+/// A response body that converts errors to trailers, because HTTP/2 can transfer a status only in headers or trailers.
 struct StatusInTrailers(Body);
 
 impl http_body::Body for StatusInTrailers {

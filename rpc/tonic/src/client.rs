@@ -1,4 +1,4 @@
-//! The client side. It is a tower service that sends each request over a stream.
+//! The client, a tower service that sends each request over a stream.
 
 use crate::exchange::{ExchangeClient, MAX_PIECE, MAX_WHOLE, next_piece};
 use crate::messages::Messages;
@@ -19,22 +19,22 @@ use trunkline::stream::{Receiver, Sender, Watch};
 use trunkline::stub::PeerMemory;
 use trunkline::{CallOptions, Connect, Metadata, Node, Reason, Stream, Streaming, Target};
 
-/// Metadata key for the path of a request. The first value is the path, which interceptors of servers can read. Further
-/// values are the caller's own metadata.
+/// Metadata key for the path of a request. The first value is the path, which the server's interceptors can read. Further
+/// values are metadata of the caller.
 pub(crate) const PATH: &str = "grpc-path";
 
 /// A connection to gRPC services, for clients that tonic generates. Clones share the connection.
 #[derive(Clone)]
 pub struct Channel {
     client: ExchangeClient,
-    /// Maximum size of a body that is sent as an argument, in bytes. Lowered when a node's `max_message_bytes` refuses a
-    /// body.
+    /// Maximum size of a body that is sent as an argument, in bytes. It is lowered when a node's `max_message_bytes`
+    /// refuses a body.
     most_whole: Arc<AtomicUsize>,
     connect: Connect,
 }
 
 impl Channel {
-    /// Creates a channel from a node to a server.
+    /// Creates a channel to a server. `node` makes the calls.
     pub fn new(node: &Node, to: impl Into<Target>) -> Self {
         Self::from(node.channel(to))
     }
@@ -86,7 +86,7 @@ impl Service<http::Request<tonic::body::Body>> for Channel {
     }
 }
 
-/// Opens a stream for a request, and waits for the headers of the response.
+/// Opens a stream for a request, and waits for the response headers.
 async fn exchange(
     channel: &Channel,
     request: http::Request<tonic::body::Body>,
@@ -139,18 +139,18 @@ async fn exchange(
     });
     let pieces = pieces.await?;
     if let Some(bytes) = refused {
-        // The retry succeeded, so the size caused the failure, not the metadata.
+        // The retry in pieces succeeded, so the cause of the failure was the body's size, not the metadata.
         most_whole.fetch_min(bytes - 1, Ordering::Relaxed);
     }
     response(parts.uri, pieces, Some(failed))
 }
 
-/// Returns true if a call was refused because of a limit on message sizes on this side.
+/// Returns true if a call was refused because of a limit on message sizes, and has not run.
 fn is_too_large(status: &trunkline::Status) -> bool {
     status.reason() == Some(Reason::TooLarge) && !status.may_have_run()
 }
 
-/// Returns the response to an opened call.
+/// Returns the HTTP response of a call that has been opened.
 fn response(
     path: Uri,
     pieces: Streaming<Bytes>,
@@ -164,15 +164,15 @@ fn response(
     Ok(response)
 }
 
-/// The part of a request's body that is available immediately.
+/// The available part of a request's body.
 enum Ready {
     /// The whole body.
     Whole(Bytes),
-    /// The first frames. More frames may follow.
+    /// The first frames, which more frames may follow.
     Begun([Bytes; 2]),
 }
 
-/// Takes the available part of a body. This is the whole body if it is one frame of at most `most` bytes.
+/// Takes the available part of a body. If the body is a single frame of at most `most` bytes, this is the whole body.
 fn take_ready(
     body: &mut tonic::body::Body,
     watch: &mut Watch,
@@ -199,7 +199,7 @@ fn take_ready(
     Ok(Ready::Begun(frames))
 }
 
-/// Polls the next frame of a request's body. Fails if a sender of its items was dropped before it finished.
+/// Polls the next frame of a request's body. Fails if a sender of its items was dropped before the stream was finished.
 fn poll_body(
     body: &mut tonic::body::Body,
     watch: &mut Watch,
@@ -209,21 +209,21 @@ fn poll_body(
     frame.map(|frame| frame.map(|frame| frame.map_err(|status| grpc_status(&status)).and_then(|frame| frame)))
 }
 
-/// Returns the error of the request's body, if there is one.
+/// Returns the error of the request's body, if it has failed.
 fn poll_failed(failed: &mut Receiver<Status>, task: &mut Context<'_>) -> Option<Status> {
     match failed.poll_recv(task) {
-        // The body drops its sender whether or not there is an error.
+        // The body drops its sender when it ends, even without an error.
         Poll::Ready(sent) => sent.ok().flatten(),
         Poll::Pending => None,
     }
 }
 
-/// The items of a request. Trunkline's threads poll them, in the runtime of the call.
+/// The items of a request. Trunkline's threads poll them in the context of the caller's runtime.
 struct RequestBody {
     body: tonic::body::Body,
     watch: Watch,
     runtime: Option<Handle>,
-    /// The parts of the last frames that have not been sent.
+    /// The parts of the last frames that are still to be sent.
     frames: [Bytes; 2],
     errors: Sender<Status>,
     has_failed: bool,
@@ -240,7 +240,7 @@ impl Stream for RequestBody {
                 return Poll::Ready(Some(piece));
             }
             if this.has_failed {
-                // Ending the items would look like a half-close. Instead, the caller cancels the call.
+                // An end of the items would be a half-close. The caller cancels the call instead.
                 return Poll::Pending;
             }
             match ready!(poll_body(&mut this.body, &mut this.watch, task)) {
@@ -262,7 +262,7 @@ struct ResponseBody {
     /// `None` after the response has ended.
     pieces: Option<Streaming<Bytes>>,
     messages: Messages,
-    /// `None` if the request's body was completely sent.
+    /// `None` if the request's body was sent whole.
     failed: Option<Receiver<Status>>,
 }
 
@@ -281,7 +281,7 @@ impl ResponseBody {
             Some(Err(status)) => Some(Err(status)),
             None => {
                 let trailers = pieces.trailing_metadata();
-                // A response without a body contains its status in the headers.
+                // If there is no body, the headers contain the status.
                 (!trailers.is_empty()).then(|| headers::from_metadata(&trailers).map(Frame::trailers))
             }
         })
@@ -298,7 +298,7 @@ impl Body for ResponseBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(self.poll_piece(task));
         if !matches!(&frame, Some(Ok(frame)) if frame.is_data()) {
-            // Nothing follows trailers, an error or the end.
+            // Trailers and errors are final.
             self.pieces = None;
         }
         Poll::Ready(frame)
@@ -311,7 +311,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::task::Waker;
 
-    /// A body that consists of these frames. `None` is a frame that has not arrived.
+    /// A body with frames of these sizes. `None` is a frame that is not available yet.
     struct Frames(VecDeque<Option<usize>>);
 
     impl Body for Frames {

@@ -1,13 +1,13 @@
-//! The service that transfers exchanges, and the pieces into which bodies are split.
+//! The service that transfers exchanges, and the division of bodies into pieces.
 //!
-//! The items of each side are the pieces of its body, which are never empty. Headers and trailers are sent as metadata. A
-//! request body that is complete at once, as in a unary call, is sent as an argument, which needs neither items nor a task
-//! for them.
+//! The items that each side streams are the pieces of its body, which are never empty. Headers and trailers are sent as
+//! metadata. If a request body is available as a whole, as in a unary call, it is sent as an argument. It then needs
+//! neither items nor a task.
 
 use bytes::Bytes;
 use trunkline::{Context, Status, Stream, Streaming};
 
-/// Maximum size of a piece of a body, in bytes, except for the first frame of a response.
+/// Maximum size of a piece, in bytes. The first frame of a response may be larger.
 pub(crate) const MAX_PIECE: usize = 256 << 10;
 /// Maximum size of a body that is sent as an argument, in bytes.
 pub(crate) const MAX_WHOLE: usize = 4 << 20;
@@ -27,15 +27,14 @@ pub(crate) trait Exchange {
     ) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
 }
 
-/// Returns the part of a node's message that follows the method's name, or `None` if the message does not begin with the
-/// name.
+/// Returns the part of a node's message after the method's name, or `None` if the message does not begin with that name.
 pub(crate) fn unnamed(message: &str) -> Option<&str> {
     let text = message.strip_prefix("trunkline.grpc.call")?;
     let text = text.strip_prefix("_whole").unwrap_or(text);
     text.starts_with([' ', ':']).then_some(text)
 }
 
-/// Splits the next piece off a frame of a body. Returns `None` at the end of the frame. A frame of up to `most` bytes is one piece.
+/// Splits the next piece off a frame. Returns `None` when the frame is empty. A frame of at most `most` bytes is one piece.
 pub(crate) fn next_piece(frame: &mut Bytes, most: usize) -> Option<Bytes> {
     let piece = if frame.len() <= most { frame.len() } else { MAX_PIECE };
     (!frame.is_empty()).then(|| frame.split_to(frame.len().min(piece)))

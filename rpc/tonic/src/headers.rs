@@ -1,4 +1,4 @@
-//! Converts headers and trailers to metadata and back. Values of keys that end in `-bin` are sent as bytes, without base64.
+//! Converts headers and trailers to metadata and back. Values of keys that end in `-bin` are sent as raw bytes, not base64.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tonic::Status;
 use trunkline::Metadata;
 
-/// Base64 that omits padding when encoding and accepts both forms when decoding, as gRPC requires.
+/// Base64 as required by gRPC: without padding when encoding, and with or without padding when decoding.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
@@ -19,7 +19,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// Converts headers to metadata.
 ///
 /// # Errors
-/// Returns an error if a key or a value breaks a rule of gRPC.
+/// Returns an error if a key or a value violates a rule of gRPC.
 pub(crate) fn to_metadata(headers: &HeaderMap) -> Result<Metadata, Status> {
     let mut metadata = Metadata::new();
     for (key, value) in headers {
@@ -34,7 +34,7 @@ pub(crate) fn to_metadata(headers: &HeaderMap) -> Result<Metadata, Status> {
 /// Converts metadata to headers.
 ///
 /// # Errors
-/// Returns an error if a key or a value is invalid in headers.
+/// Returns an error if a key or a value is not allowed in headers.
 pub(crate) fn from_metadata(metadata: &Metadata) -> Result<HeaderMap, Status> {
     let mut headers = HeaderMap::new();
     for (key, value) in metadata.iter() {
@@ -59,7 +59,7 @@ fn append(headers: &mut HeaderMap, key: &str, value: &[u8]) -> Result<(), Status
     Ok(())
 }
 
-/// Returns the values of a header. A binary header may contain several values, separated by commas.
+/// Returns the values in a header. A binary header may contain several values, separated by commas.
 fn values(key: &str, value: &HeaderValue) -> Result<Vec<Vec<u8>>, Status> {
     if !is_binary(key) {
         return Ok(vec![value.as_bytes().to_vec()]);

@@ -1,8 +1,8 @@
-//! gRPC over Trunkline, for clients and servers that tonic generates, without HTTP/2.
+//! gRPC over Trunkline, without HTTP/2, for clients and servers that tonic generates.
 //!
-//! A gRPC exchange is one stream. Its call contains the path and the request's headers as metadata, and the time limit as
-//! its deadline. The response's headers and trailers are metadata too. The items are pieces of the bodies, which tonic
-//! splits into messages. [`Channel`] replaces `tonic::transport::Channel`, and [`Server`] replaces
+//! A gRPC exchange is one stream. The metadata of its call contains the path and the request headers, and the call's
+//! deadline is the time limit. The response headers and trailers are metadata too. The stream's items are pieces of the
+//! bodies, which tonic splits into messages. [`Channel`] replaces `tonic::transport::Channel`, and [`Server`] replaces
 //! `tonic::transport::Server`:
 //!
 //! ```no_run
@@ -36,10 +36,10 @@ mod timeout;
 pub use client::Channel;
 pub use server::Server;
 
-/// Returns the certificate chain of a request's caller, which starts with the caller's own certificate. This corresponds to
-/// tonic's `Request::peer_certs` over TLS. Returns `None` if the caller has not proved a name with a certificate.
+/// Returns the certificate chain of a request's caller, starting with the caller's own certificate. This corresponds to
+/// tonic's `Request::peer_certs` over TLS. Returns `None` if the caller has not proved its name with a certificate.
 ///
-/// The [`Peer`](trunkline::Peer) in the request's extensions contains the name. Tower layers can read it there too:
+/// The [`Peer`](trunkline::Peer) in the request's extensions contains the name. Tower layers can also read it there:
 ///
 /// ```
 /// use trunkline::identity::Name;
@@ -58,17 +58,17 @@ pub fn peer_certs<T>(
     }
 }
 
-/// Converts a status of Trunkline to gRPC. The message includes the causes, details and metadata are kept, and the codes
-/// have the same numbers. `status` is the source of the result.
+/// Converts a Trunkline status to gRPC. The code number, details and metadata are kept, and the message includes the
+/// causes. `status` is the source of the result.
 fn grpc_status(status: &trunkline::Status) -> tonic::Status {
     named_status(status, None)
 }
 
-/// Returns the status of a client's call. A message written by a node then begins with `path` instead of the name of the
-/// method that all exchanges share.
+/// Converts the status of a client's call. If a node wrote the message, `path` replaces the method name at its beginning,
+/// which is the same for all exchanges.
 fn named_status(status: &trunkline::Status, path: Option<&str>) -> tonic::Status {
     let code = tonic::Code::from(i32::from(status.code().number()));
-    // Metadata that is invalid in headers must not replace the status.
+    // A status must not be lost because its metadata is invalid in headers.
     let metadata = headers::from_metadata(status.metadata()).unwrap_or_default();
     let metadata = tonic::metadata::MetadataMap::from_headers(metadata);
     let shared = if status.origin() == trunkline::Origin::Handler {

@@ -1,7 +1,7 @@
 //! Limits on services and methods, by gRPC path.
 //!
-//! A call counts from the start of its handler until the handler is dropped. In a runtime, this may be after the call has
-//! ended. An interceptor refuses calls while a limit is reached, before other interceptors run.
+//! A call counts until its handler is dropped. In a runtime, this may be after the end of the call. An interceptor refuses
+//! calls while a limit is reached, before other interceptors run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct RunningCalls {
 /// A call that counts as running until this value is dropped.
 pub(crate) struct Permit(Arc<RunningCalls>);
 
-/// The permits of one call for its service and its method, if they have limits.
+/// The permits of one call. There is one for the service and one for the method, where these have limits.
 pub(crate) type Permits = Vec<Permit>;
 
 impl Limits {
@@ -56,7 +56,7 @@ impl Limits {
         self.0.values().any(|limit| limit.calls.is_some())
     }
 
-    /// Returns an error if a limit is invalid.
+    /// Returns an error if a path or a limit is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (path, limit) in &self.0 {
             let names = path.strip_prefix('/').map(|path| path.split('/').collect::<Vec<_>>());
@@ -72,9 +72,9 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the limits on the service and the method of a path.
+    /// Returns the limits for a path: the limits of its service and of its method.
     fn of(&self, path: &str) -> impl Iterator<Item = &Limit> {
-        // Routes select the service by the first segment of the path only.
+        // Routes select the service by the first path segment alone.
         let end = path.match_indices('/').nth(1).map(|(end, _)| end);
         let service = end.and_then(|end| self.0.get(&path[..end]));
         service.into_iter().chain(self.0.get(path))
@@ -84,7 +84,7 @@ impl Limits {
         self.of(path).filter_map(|limit| limit.calls.as_ref())
     }
 
-    /// Refuses a call if a limit for its path is reached.
+    /// Returns an error if the number of running calls has reached a limit for the path.
     pub(crate) fn check_room(&self, path: &str) -> Result<(), Status> {
         self.calls_of(path).try_for_each(|calls| match calls.running.load(Ordering::Relaxed) < calls.most {
             true => Ok(()),
@@ -98,7 +98,7 @@ impl Limits {
         self.calls_of(path).map(RunningCalls::take).collect()
     }
 
-    /// Returns the limits on calls, and the number of calls that count towards them.
+    /// Returns the limits on calls, with the number of running calls.
     pub(crate) fn report(&self) -> impl Iterator<Item = LimitReport> + '_ {
         self.0.values().filter_map(|limit| limit.calls.as_ref()).map(|calls| LimitReport {
             name: calls.path.clone(),
@@ -108,7 +108,7 @@ impl Limits {
         })
     }
 
-    /// Returns the maximum size of a request's messages, or `None` if there is no limit.
+    /// Returns the maximum size of the messages in a request, in bytes, or `None` if it is unlimited.
     pub(crate) fn message_bytes(&self, path: &str) -> Option<usize> {
         self.of(path).filter_map(|limit| limit.message_bytes).min()
     }
@@ -116,7 +116,7 @@ impl Limits {
 
 impl RunningCalls {
     fn take(self: &Arc<Self>) -> Result<Permit, Status> {
-        // Relaxed ordering suffices, because threads share only the number.
+        // Relaxed ordering suffices, because the counter guards no other data.
         let more = |running: u32| (running < self.most).then_some(running + 1);
         match self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
             Ok(_) => Ok(Permit(Arc::clone(self))),
@@ -157,7 +157,7 @@ mod tests {
         // The refused call no longer counts towards the service's limit.
         let second = limits.take("/a.B/D").unwrap();
         assert!(limits.take("/a.B/D").err().unwrap().message().contains("2 calls of /a.B,"));
-        // Routes pass longer paths to the service as well.
+        // Routes also pass longer paths to the service.
         assert!(limits.take("/a.B/D/E").err().unwrap().message().contains("2 calls of /a.B,"));
         assert!(limits.take("/a.Bc/D").unwrap().is_empty());
         drop((first, second));

@@ -1,13 +1,13 @@
-//! Charges peers for the buffers of tonic's decoder. The decoder reserves space for a message after it has read the prefix.
-//! It inflates compressed messages into a second buffer, and keeps the capacity of both buffers until the end of the stream.
+//! Charges peers for the buffers of tonic's decoder. After the prefix of a message, the decoder reserves space for the
+//! whole message. It inflates compressed messages into a second buffer, and keeps both buffers until the end of the stream.
 //!
-//! The peer is charged before the bytes of a body are passed to tonic. The prefix contains the size of the first buffer. To
-//! determine the size of the second buffer, a gzip or deflate message is kept until it is complete, and is inflated once.
-//! Messages with other encodings cannot be measured. From the first such message on, the peer is charged for the largest
-//! message that tonic inflates by default.
+//! The peer is charged before the bytes of a body are passed to tonic. The size of the first buffer follows from the
+//! prefix. The size of the second buffer is measured: a gzip or deflate message is kept until it is complete, and is
+//! inflated once. Messages with other encodings cannot be measured. From the first such message on, the peer is charged for
+//! the largest message that tonic inflates by default.
 //!
-//! The charge is always at least the capacity of both buffers minus the first 8 KiB. With unmeasured messages, this is true
-//! only for tonic's default `max_decoding_message_size`.
+//! The charge is at least the capacity of both buffers, less the first 8 KiB. With unmeasured messages, this holds only for
+//! tonic's default `max_decoding_message_size`.
 
 use bytes::Bytes;
 use flate2::bufread::{GzDecoder, ZlibDecoder};
@@ -17,35 +17,35 @@ use std::task::{Context, Poll, ready};
 use tonic::Status;
 use trunkline::stub::PeerMemory;
 
-/// Size of the prefix of a message, in bytes: a flag and the message's size.
+/// Size of a message's prefix, in bytes. The prefix contains a flag and the size of the message.
 const PREFIX: usize = 5;
-/// Maximum size of a message that is passed on together with others, in bytes. tonic reserves space for the whole message
-/// when it reads the prefix. A larger message is therefore passed on after its prefix, because the buffer would otherwise be
+/// Maximum size of a message that is passed on together with other messages, in bytes. tonic reserves space for the whole
+/// message when it reads the prefix. If more than the prefix of a larger message were passed on, the buffer would become
 /// twice as large.
 const SMALL: usize = 4096;
 /// Initial capacity of tonic's first buffer, and unit of the second buffer's size, in bytes.
 const TONIC_BUFFER: usize = 8 << 10;
-/// Number of bytes inflated between two yields to other tasks.
+/// Number of bytes that are inflated before the task yields.
 const TURN: usize = 256 << 10;
 /// Maximum size to which tonic inflates a message by default, in bytes.
 const TONIC_MAX_INFLATED: usize = 4 << 20;
 
-/// Compression of messages whose flag is set.
+/// Compression of the messages whose compression flag is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Encoding {
     /// No compression. tonic refuses messages whose flag is set.
     Identity,
     Gzip,
     Deflate,
-    /// Another compression, such as zstd, whose result cannot be measured.
+    /// Any other compression, such as zstd. The inflated size cannot be measured.
     Unmeasured,
 }
 
-/// Capacities of the buffers that hold messages, in bytes.
+/// Sizes of the memory that holds messages, in bytes.
 #[derive(Default)]
 struct Held {
     buffer: usize,
-    /// The compressed message that is kept for measuring.
+    /// Size of the compressed message that is kept for measurement.
     compressed: usize,
     inflated: usize,
 }
@@ -57,9 +57,9 @@ struct Inflating {
     bytes: usize,
 }
 
-/// Divides the pieces of a body into frames for tonic.
+/// Divides the pieces of a body into frames for tonic, and charges the peer for tonic's buffers.
 pub(crate) struct Messages {
-    /// Maximum size of a message on the wire, in bytes; `None` if there is no limit.
+    /// Maximum size of a message on the wire, in bytes; unlimited if `None`.
     most: Option<usize>,
     encoding: Encoding,
     /// `None` if the peer is this program itself.
@@ -68,21 +68,21 @@ pub(crate) struct Messages {
     /// The prefix of the current message, of which `filled` bytes have arrived.
     prefix: [u8; PREFIX],
     filled: usize,
-    /// Number of bytes of the current message that have not arrived.
+    /// Number of bytes of the current message that are still to arrive.
     left: usize,
-    /// The part of the last piece that has not been divided.
+    /// The part of the last piece that is still to be divided.
     rest: Bytes,
     /// The current message without its prefix, if it is being measured.
     compressed: Vec<u8>,
     inflating: Option<Inflating>,
     /// A measured message that is ready to be passed on.
     measured: Bytes,
-    /// Status of a refused message. Neither this message nor any later message is passed on.
+    /// The status of the refused message. No message is passed on after a refusal.
     refused: Option<Status>,
 }
 
 impl Messages {
-    /// Creates the reader for a body with these headers.
+    /// Creates the divider for a body that belongs to these headers.
     pub(crate) fn new(headers: &HeaderMap, most: Option<usize>, memory: Option<PeerMemory>) -> Self {
         let encoding = match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
             None | Some(b"identity") => Encoding::Identity,
@@ -106,7 +106,7 @@ impl Messages {
         }
     }
 
-    /// Returns the next frame of the body, taken from the pieces that `next` returns. Polls `next` again after it has ended.
+    /// Returns the next frame, made from the pieces that `next` returns. Polls `next` again after it has ended.
     pub(crate) fn poll_frame(
         &mut self,
         task: &mut Context<'_>,
@@ -142,8 +142,8 @@ impl Messages {
         self.refused.insert(status).clone()
     }
 
-    /// Takes the next frame, which contains small messages or a part of one message. The frame is empty if the part is kept
-    /// for measuring.
+    /// Takes the next frame, which contains small messages or a part of one message. The frame is empty if its bytes are
+    /// kept for measurement.
     fn cut(&mut self) -> Result<Bytes, Status> {
         if !self.measured.is_empty() {
             self.held.compressed = 0;
@@ -183,7 +183,7 @@ impl Messages {
         Ok(Bytes::new())
     }
 
-    /// Returns the total size of the small complete messages at the front, and the size of the largest one.
+    /// Returns the total size of the complete small messages at the front, and the size of the largest of them.
     fn small_messages(&self) -> Result<(usize, usize), Status> {
         let (mut bytes, mut largest) = (0, 0);
         while let Some(prefix) = self.rest[bytes..].first_chunk::<PREFIX>() {
@@ -218,7 +218,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns true if the message with the current prefix is kept until it is complete and then measured.
+    /// Returns true if the current message must be complete and measured before it is passed on.
     fn is_measured(&self) -> bool {
         self.prefix[0] == 1 && matches!(self.encoding, Encoding::Gzip | Encoding::Deflate)
     }
@@ -234,14 +234,14 @@ impl Messages {
         self.inflating = Some(Inflating { message, reader, bytes: 0 });
     }
 
-    /// Continues measuring a compressed message. Ready if there is none.
+    /// Continues the measurement of a compressed message. Returns ready if no measurement is in progress.
     fn poll_inflated(&mut self, task: &Context<'_>) -> Poll<Result<(), Status>> {
         let Some(mut inflating) = self.inflating.take() else { return Poll::Ready(Ok(())) };
         let mut scratch = [0; TONIC_BUFFER];
         let mut inflated = 0;
         while inflated < TURN {
             match inflating.reader.read(&mut scratch) {
-                // On an error, tonic inflates the message up to the same position and reports the error.
+                // tonic inflates the message up to the same error and reports it.
                 Ok(0) | Err(_) => {
                     self.measured = inflating.message;
                     return Poll::Ready(Ok(()));
@@ -259,7 +259,7 @@ impl Messages {
         Poll::Pending
     }
 
-    /// Charges the peer for the buffers, without the initial capacity of each body.
+    /// Charges the peer for the buffers beyond their free initial capacity.
     fn charge(&mut self) -> Result<(), Status> {
         let (Some(memory), held) = (&mut self.memory, &self.held) else { return Ok(()) };
         let bytes =
@@ -267,7 +267,7 @@ impl Messages {
         memory.resize(bytes).map_err(|status| crate::grpc_status(&status))
     }
 
-    /// Returns an error if a message exceeds the limit of its method.
+    /// Returns an error if a message exceeds the size limit of its method.
     fn check(&self, size: usize) -> Result<(), Status> {
         match self.most {
             Some(most) if size > most => {
@@ -279,7 +279,7 @@ impl Messages {
     }
 }
 
-/// Returns the size of the message that follows a prefix.
+/// Returns the message size in a prefix.
 fn size([_, size @ ..]: &[u8; PREFIX]) -> usize {
     usize::try_from(u32::from_be_bytes(*size)).unwrap_or(usize::MAX)
 }
@@ -311,7 +311,7 @@ mod tests {
         [&[flag][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), body].concat()
     }
 
-    /// Passes on a body in pieces of `cut` bytes. Returns the frames.
+    /// Passes a body through `messages` in pieces of `cut` bytes, and returns the frames.
     fn pass(messages: &mut Messages, body: &[u8], cut: usize) -> Result<Vec<Bytes>, Status> {
         let mut pieces = body.chunks(cut).map(Bytes::copy_from_slice).collect::<VecDeque<_>>();
         let mut next = |_: &mut Context<'_>| Poll::Ready(pieces.pop_front().map(Ok));
@@ -335,7 +335,7 @@ mod tests {
             let frames = pass(&mut messages("identity", Some(3)), &accepted, cut).unwrap();
             assert_eq!(frames.concat(), accepted, "{cut}");
             let mut refusing = messages("identity", Some(3));
-            // A reader that continues after the error gets no part of the message.
+            // After the error, a reader that continues gets no further bytes.
             for _ in 0..2 {
                 let refused = pass(&mut refusing, &body(&[3, 0, 4]), cut).unwrap_err();
                 assert_eq!(refused.code(), tonic::Code::ResourceExhausted, "{cut}");
@@ -367,7 +367,7 @@ mod tests {
         {
             let plain = message(0, &[7; 10]);
             let body = [&plain[..], &message(1, compressed), &plain].concat();
-            // The end may also come early.
+            // The input may also end early.
             for (end, held) in [(body.len(), held), (plain.len() + 100, TONIC_BUFFER)] {
                 for cut in [1, 7, 1000, body.len()] {
                     let mut messages = messages(encoding, None);
@@ -385,7 +385,7 @@ mod tests {
         for (encoding, flag, bytes, held) in [
             ("zstd", 0, 10, 0),
             ("zstd", 1, 10_000, TONIC_MAX_INFLATED),
-            // tonic refuses a message whose flag is set if there is no compression.
+            // tonic refuses a message with the compression flag if the encoding is `identity`.
             ("identity", 1, 10, 0),
         ] {
             let body = [&plain[..], &message(flag, &vec![1; bytes]), &plain].concat();

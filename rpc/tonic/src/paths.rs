@@ -1,7 +1,7 @@
 //! Counts calls by gRPC path, for the node's report.
 //!
-//! All exchanges are calls to one method of Trunkline. A path gets a row when its first call succeeds, so that invented
-//! paths do not add rows. Each poller has its own rows, and the report adds them up.
+//! All exchanges are calls to one Trunkline method. A path gets a row when its first call succeeds, so that invented paths
+//! do not add rows. Each poller has separate rows, which the report adds up.
 
 use http::{HeaderMap, Uri};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ const MOST_PATHS: usize = 256;
 /// Code number of successful calls.
 const OK: u8 = 0;
 
-/// Service and method.
+/// Names of a service and a method.
 type Name = (&'static str, &'static str);
 
 /// The calls to a server.
@@ -59,7 +59,7 @@ impl Row {
 
     fn into_report(self) -> MethodReport {
         let (service, method) = self.name;
-        // The first code is skipped, because it represents errors of a method's own type, which do not exist in gRPC.
+        // The first code is skipped. It stands for errors of a method's own type, which gRPC does not have.
         let failed = CODES.iter().zip(self.ended).skip(1).filter(|(_, calls)| *calls > 0);
         MethodReport {
             service,
@@ -82,7 +82,7 @@ impl Paths {
         PollerPaths { of_poller: poller, all: Arc::clone(self) }
     }
 
-    /// Adds the rows of all pollers to a report.
+    /// Adds the sums of all pollers' rows to a report.
     pub(crate) fn report(&self, report: &mut NodeReport) {
         let mut rows = BTreeMap::new();
         for poller in &*lock(&self.pollers) {
@@ -93,8 +93,8 @@ impl Paths {
         report.served.extend(rows.into_values().map(Row::into_report));
     }
 
-    /// Returns a poller's row for a path. The row is added if the path has rows on other pollers, or if `adds` is true and
-    /// the limit permits it.
+    /// Returns a poller's row for a path. A missing row is added if other pollers have rows for the path, or if `adds` is
+    /// true and the limit permits another path.
     fn row<'r>(&self, rows: &'r mut BTreeMap<String, Row>, path: &str, adds: bool) -> Option<&'r mut Row> {
         if !rows.contains_key(path) {
             rows.insert(path.to_owned(), Row::new(self.name(path, adds)?));
@@ -111,7 +111,7 @@ impl Paths {
             return None;
         }
         let (service, method) = path.rsplit_once('/')?;
-        // Reports need `'static` names, so at most `MOST_PATHS` names are leaked.
+        // Reports need `'static` names. At most `MOST_PATHS` paths are leaked.
         let leak = |name: &str| -> &'static str { Box::leak(name.into()) };
         let name = (leak(service), leak(method));
         names.insert(path.to_owned(), name);
@@ -119,14 +119,14 @@ impl Paths {
     }
 }
 
-/// The calls on one poller, used by the poller's handler.
+/// The calls on one poller, as updated by the poller's handler.
 pub(crate) struct PollerPaths {
     of_poller: Arc<OfPoller>,
     all: Arc<Paths>,
 }
 
 impl PollerPaths {
-    /// Counts a call that is starting.
+    /// Counts a call that begins.
     pub(crate) fn began(&self, path: &Uri, cx: &Context) -> CountedCall {
         let mut rows = lock(&self.of_poller.0);
         let row = self.all.row(&mut rows, path.path(), false);
@@ -145,7 +145,7 @@ impl PollerPaths {
     }
 }
 
-/// The status of a response, if headers or trailers have contained it.
+/// The status of a response, once headers or trailers have contained it.
 #[derive(Clone)]
 pub(crate) struct ResponseStatus(Arc<AtomicU8>);
 
@@ -165,7 +165,7 @@ impl ResponseStatus {
     }
 }
 
-/// A call, which is counted as ended when this value is dropped.
+/// A call that counts as running until this value is dropped.
 pub(crate) struct CountedCall {
     of_poller: Arc<OfPoller>,
     all: Arc<Paths>,
@@ -180,7 +180,7 @@ pub(crate) struct CountedCall {
 }
 
 impl CountedCall {
-    /// Returns the storage for the response's status.
+    /// Returns a shared handle to the response's status.
     pub(crate) fn status(&self) -> ResponseStatus {
         self.status.clone()
     }
@@ -261,7 +261,7 @@ mod tests {
             ends(&format!("/a.B/D{other}"), None);
         }
         assert_eq!(rows(&poller).len(), MOST_PATHS);
-        // Other pollers have rows for the same paths only.
+        // Other pollers get rows for the same paths only.
         let other = poller.all.poller();
         let mut ended = call(&other, "/a.B/Late");
         ended.code = Some(OK);

@@ -1,4 +1,4 @@
-//! The server side. It is a Trunkline service that passes exchanges to tonic's routes.
+//! The server, a Trunkline service that passes exchanges to tonic's routes.
 
 use crate::client::PATH;
 use crate::exchange::{Exchange, ExchangeServer, MAX_PIECE, next_piece};
@@ -29,9 +29,9 @@ use trunkline::stub::{PeerMemory, most_in_reply};
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
 /// Maximum number of response pieces that wait for their poller. With fewer pieces, the runtime and the poller would wait
-/// for each other's thread after a fraction of a scheduler slice.
+/// for each other's thread after a fraction of a scheduler time slice.
 const WAITING_PIECES: usize = 32;
-/// Maximum total size of these pieces, in bytes. A larger piece waits alone.
+/// Maximum total size of the response pieces that wait for their poller, in bytes. A larger piece waits alone.
 const WAITING_BYTES: u32 = 1 << 20;
 
 /// Adds a layer to routes.
@@ -55,15 +55,15 @@ impl Server {
         Self { routes, layers: Vec::new(), timeout: None, limits, interceptors: Vec::new() }
     }
 
-    /// Adds a tower layer around all services, like `tonic::transport::Server::builder().layer(layer)`. The first layer is
-    /// the outermost one.
+    /// Adds a tower layer around all services, like `tonic::transport::Server::builder().layer(layer)`. The first added
+    /// layer is the outermost.
     ///
-    /// All pollers and peers share the layered service. [`tonic::Status::from_error`] converts its errors to statuses. A
-    /// layer that sheds load ends calls with `RESOURCE_EXHAUSTED`, and unknown errors become `UNKNOWN`. For an unknown
-    /// error, tonic's own server resets the stream of the call.
+    /// All pollers and peers share the layered service. [`tonic::Status::from_error`] converts errors of the layers to
+    /// statuses: a layer that sheds load ends calls with `RESOURCE_EXHAUSTED`, and unknown errors become `UNKNOWN`. tonic's
+    /// own server resets the call's stream if an error is unknown.
     ///
-    /// [`Self::runtime`] adds the layers inside its runtime, so that they may spawn tasks there. [`Self::on_pollers`] adds
-    /// them in the caller's runtime.
+    /// [`Self::runtime`] adds the layers inside its runtime, so that they can spawn tasks there. [`Self::on_pollers`] adds
+    /// them in the runtime of its caller.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -90,9 +90,10 @@ impl Server {
         self
     }
 
-    /// Limits the time from the arrival of a request to the start of its response, including layers, like
-    /// `tonic::transport::Server::builder().timeout(limit)`. After this time, the call ends with `DEADLINE_EXCEEDED` and its
-    /// handler is dropped. With tonic's own transport, it ends with `CANCELLED`. `grpc-timeout` applies as well.
+    /// Limits the time from the arrival of a request to the start of its response, like
+    /// `tonic::transport::Server::builder().timeout(limit)`. The time includes the layers. When it has passed, the handler
+    /// is dropped and the call ends with `DEADLINE_EXCEEDED`; with tonic's own transport it ends with `CANCELLED`.
+    /// `grpc-timeout` applies as well.
     ///
     /// With [`Self::on_pollers`], the node needs a runtime with timers, set with
     /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
@@ -106,8 +107,8 @@ impl Server {
     ///
     /// A call beyond the limit is refused with `RESOURCE_EXHAUSTED` before interceptors run and before its handler starts.
     /// Interceptors may have run if two pollers start the last permitted call at the same time. The refused call has not
-    /// run. It can be repeated later, or at another server. A cancelled call counts until its handler is dropped. A limit of
-    /// 0 or a malformed path prevents the start of the node.
+    /// run, and can be repeated later or on another server. A cancelled call counts until its handler is dropped. The node
+    /// does not start if a limit is 0 or a path is malformed.
     ///
     /// ```no_run
     /// # fn example(routes: tonic::service::Routes, runtime: tokio::runtime::Handle) {
@@ -123,18 +124,18 @@ impl Server {
         self
     }
 
-    /// Limits the size of each message in a request, in bytes on the wire, for the path of a service or a method. If both
-    /// have a limit, the smaller one applies.
+    /// Limits the size of each message in a request, in bytes on the wire. `path` is the path of a service or a method. If
+    /// both have a limit, the smaller one applies.
     ///
-    /// A call with a larger message ends with `RESOURCE_EXHAUSTED`, unless its handler maps the error. The message is not
-    /// buffered. The limits of tonic's generated servers, 4 MiB by default, apply as well.
+    /// A call with a larger message ends with `RESOURCE_EXHAUSTED`, unless its handler maps the error to another status.
+    /// The message is not buffered. The limits of the servers that tonic generates, by default 4 MiB, apply as well.
     pub fn message_limit(mut self, path: &str, bytes: usize) -> Self {
         self.limits.set_message_bytes(path, bytes);
         self
     }
 
-    /// Adds an interceptor of Trunkline. All exchanges are calls to one method, and the interceptor can distinguish them
-    /// with [`ServerCall::path`].
+    /// Adds a Trunkline interceptor. All exchanges are calls to one Trunkline method; [`ServerCall::path`] distinguishes
+    /// them.
     pub fn interceptor(mut self, interceptor: impl ServerInterceptor) -> Self {
         self.interceptors.push(Box::new(interceptor));
         self
@@ -146,10 +147,10 @@ impl Server {
         self.service(Some(runtime))
     }
 
-    /// Runs the services on the threads of the node's pollers. A call then stays on one thread, which is faster than with
+    /// Runs the services on the threads of the node's pollers. A call stays on one thread, which is faster than
     /// [`Self::runtime`].
     ///
-    /// Like handlers of Trunkline, these handlers must not block. They can use tokio if the node is built with
+    /// The handlers must not block, like all Trunkline handlers on pollers. They can use tokio if the node is built with
     /// [`NodeBuilder::tokio`](trunkline::NodeBuilder::tokio).
     #[must_use]
     pub fn on_pollers(self) -> trunkline::stub::Service {
@@ -209,7 +210,7 @@ where
     Routes::default().into_axum_router().fallback_service(Infallibly(service)).into()
 }
 
-/// A service that never fails. It converts errors to responses with a status.
+/// A service that never fails, because it converts errors to responses with a status.
 #[derive(Clone)]
 struct Infallibly<S>(S);
 
@@ -226,7 +227,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Readiness belongs to one call, and may be an error.
+        // The readiness of the inner service applies to one call and may be an error, so `call` polls it.
         Poll::Ready(Ok(()))
     }
 
@@ -302,13 +303,13 @@ impl Handler {
         };
         let (sender, parts) = channel(WAITING_PIECES);
         let task = async move {
-            // The task holds the permits, because the call may end first.
+            // The task holds the permits, because it may outlive the call.
             let _permits = permits;
             forward(exchange, sender).await
         };
         let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
         let mut response = TaskResponse { parts, task: Some(task), whole: Bytes::new() };
-        // The first part arrives after the headers are set.
+        // The task sends the first part after it has set the headers.
         poll_fn(|task| Pin::new(&mut response).poll_part(task)).await.transpose()?;
         Ok(ResponsePieces::OfTask(response))
     }
@@ -325,13 +326,13 @@ fn request_of(cx: &Context, body: Pieces, limits: &Limits) -> Result<http::Reque
     }
     let most = limits.message_bytes(path);
     let mut headers = headers::from_metadata(metadata).map_err(|status| not_grpc(&status))?;
-    // Only the first value is the path.
+    // Only the first value is the path. Further values are metadata of the caller.
     let others = headers.get_all(PATH).iter().skip(1).cloned().collect::<Vec<_>>();
     headers.remove(PATH);
     for value in others {
         headers.append(PATH, value);
     }
-    // Removes the timeout that the peer put into the headers, because it has no effect.
+    // Remove the peer's `grpc-timeout` from the metadata, because it is not the call's deadline.
     headers.remove(timeout::GRPC_TIMEOUT);
     let messages = Messages::new(&headers, most, PeerMemory::of_caller(cx));
     let mut request = http::Request::new(RequestBody { pieces: body, messages });
@@ -379,11 +380,11 @@ async fn respond(
         Err(never) => match never {},
     };
     let (parts, body) = response.into_parts();
-    // A response without a body contains its status in the headers.
+    // If there is no body, the headers contain the status.
     let has_status = status.set_from(&parts.headers);
     let of_http = parts.status;
     if has_status || of_http == StatusCode::OK {
-        // Metadata that an interceptor has set is kept.
+        // Keep the metadata that an interceptor has set.
         let mut initial = cx.initial_metadata();
         initial.extend(&headers::to_metadata(&parts.headers).map_err(|status| not_grpc(&status))?);
         cx.set_initial_metadata(initial);
@@ -422,9 +423,9 @@ struct BodyPieces {
     /// `None` after the body has ended.
     body: Option<tonic::body::Body>,
     watch: Watch,
-    /// The part of the last frame that has not been sent.
+    /// The part of the last frame that is still to be sent.
     frame: Bytes,
-    /// Maximum size of a frame that is one piece, in bytes. The first frame may be the whole body.
+    /// Maximum size of a frame that is sent as one piece, in bytes. The first frame may be the whole body.
     most: usize,
     cx: Context,
     status: ResponseStatus,
@@ -447,7 +448,7 @@ impl BodyPieces {
                     return Poll::Ready(Some(Ok(data)));
                 }
                 Ok(_) => {
-                    // The data of an HTTP error page is skipped, because the status may still follow in the trailers.
+                    // Skip the data of an HTTP error page. The status may still follow in the trailers.
                     context.waker().wake_by_ref();
                     return Poll::Pending;
                 }
@@ -494,7 +495,7 @@ impl Stream for BodyPieces {
     }
 }
 
-/// A part of a response, which a task sends to the call.
+/// A part of a response, sent by a task to its call.
 enum Part {
     Headers,
     /// The permit covers the size of the piece.
@@ -503,8 +504,8 @@ enum Part {
     Whole(Bytes),
 }
 
-/// Sends a response to its call. Sends the headers and the whole body together if the body is complete, and otherwise the
-/// headers followed by the pieces of the body.
+/// Sends a response to its call. If the body is complete, sends it together with the headers. Otherwise, sends the headers
+/// and then the pieces of the body.
 async fn forward(
     exchange: impl Future<Output = Result<BodyPieces, Status>>,
     parts: Sender<Part>,
@@ -536,7 +537,7 @@ async fn forward(
         let Some(piece) = next else { break };
         let piece = piece?;
         let bytes = u32::try_from(piece.len()).unwrap_or(WAITING_BYTES).min(WAITING_BYTES);
-        // Fails only if the semaphore is closed, which never happens.
+        // Fails only if the semaphore is closed, which does not happen.
         let Ok(permit) = Arc::clone(&room).acquire_many_owned(bytes).await else { break };
         send(&parts, Part::Piece(piece, permit)).await?;
     }
@@ -544,7 +545,7 @@ async fn forward(
     Ok(())
 }
 
-/// Polls once for the next piece and does not wait for it.
+/// Polls once for the next piece, without waiting for it.
 async fn poll_once(body: &mut BodyPieces) -> Poll<Option<Result<Bytes, Status>>> {
     poll_fn(|task| Poll::Ready(Pin::new(&mut *body).poll_next(task))).await
 }
@@ -553,7 +554,7 @@ async fn send(parts: &Sender<Part>, part: Part) -> Result<(), Status> {
     parts.send(part).await.map_err(|_| Status::cancelled("the call is over"))
 }
 
-/// The body of a response, and the call.
+/// The body of a response, with the count of its call.
 struct Response {
     pieces: ResponsePieces,
     call: CountedCall,
@@ -582,7 +583,7 @@ impl Stream for Response {
     }
 }
 
-/// The body of a response, and the task that produces it.
+/// The body of a response, received from the task that produces it.
 struct TaskResponse {
     parts: Receiver<Part>,
     /// `None` after the response has ended.
@@ -592,7 +593,7 @@ struct TaskResponse {
 }
 
 impl TaskResponse {
-    /// Returns the next piece. It is empty for the headers.
+    /// Returns the next piece. The piece is empty if the part consists of headers.
     fn poll_part(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
         match ready!(self.parts.poll_recv(context)) {
@@ -602,7 +603,7 @@ impl TaskResponse {
                 (self.whole, self.task) = (piece, None);
                 Poll::Ready(Some(Ok(Bytes::new())))
             }
-            // The outcome of the task tells why the task dropped its sender.
+            // The task has dropped its sender. Its outcome contains the reason.
             _ => {
                 let outcome = ready!(task.poll(context));
                 self.task = None;
@@ -644,8 +645,8 @@ impl Pieces {
     }
 }
 
-/// Returns the status for a request that was cut off. tonic treats `CANCELLED` as the end of a request, so a task that is
-/// still reading would not detect the error. With HTTP/2, a lost connection is `UNKNOWN`.
+/// Returns the status for a request that was cut off. tonic treats `CANCELLED` as the end of a request, so a task that
+/// still reads would not detect the error. Over HTTP/2, the status after a lost connection is `UNKNOWN` too.
 fn cut_off(mut status: tonic::Status) -> tonic::Status {
     if status.code() == tonic::Code::Cancelled {
         status = tonic::Status::unknown(status.message());

@@ -1,15 +1,15 @@
 //! Spawns exchanges as tasks of a runtime whose thread may share a core with the poller.
 //!
-//! A spawn from another thread wakes the runtime, and the kernel often runs the runtime's thread at once, which costs two
-//! thread switches per exchange. Therefore all exchanges of a poller's turn wait until the end of the turn, and one task of
-//! the runtime spawns them.
+//! A spawn from another thread wakes the runtime, and the kernel often runs the runtime's thread immediately. Each exchange
+//! would then cost two thread switches. All exchanges of a poller's turn therefore wait until the end of the turn, when one
+//! task of the runtime spawns them.
 //!
-//! A runtime polls its tasks in the order in which they are spawned, so a peer with thousands of calls would delay calls
-//! from other peers. Therefore exchanges wait in one queue per peer, and peers take turns. They are spawned in batches. The
-//! runtime polls each exchange of a batch before the next batch is spawned.
+//! A runtime polls its tasks in the order in which they are spawned, so a peer with thousands of calls would delay the
+//! calls of other peers. Exchanges therefore wait in one queue per peer, and peers take turns. Exchanges are spawned in
+//! batches, and the runtime polls all exchanges of a batch before the next batch is spawned.
 //!
-//! When a call ends, its handler no longer counts towards the budget. A busy runtime may drop the exchange later, so
-//! exchanges whose calls have ended have a separate limit.
+//! A handler no longer counts towards the budget when its call ends, but a busy runtime may drop the exchange later.
+//! Exchanges that outlive their calls therefore have a separate limit.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ use tokio::task::{JoinError, JoinHandle, unconstrained, yield_now};
 use trunkline::stub::after_turn;
 use trunkline::{Code, Status};
 
-/// Maximum number of exchanges on one poller that outlive their calls. Calls beyond it are refused.
+/// Maximum number of exchanges on one poller that outlive their calls. Further calls are refused.
 const MOST_ENDED: usize = 16_384;
 /// Maximum number of exchanges that one poller spawns before the runtime polls them.
 const BATCH: usize = 32;
@@ -33,24 +33,24 @@ const BATCH: usize = 32;
 /// An exchange. Its response is sent separately.
 type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// Spawns a poller's exchanges in a runtime. Their number is limited by the node's limits on handlers and by [`MOST_ENDED`].
+/// Spawns a poller's exchanges in a runtime. The node's limits on handlers and [`MOST_ENDED`] bound their number.
 pub(crate) struct Spawner {
     queue: UnboundedSender<Waiting>,
-    /// Shared by all exchanges that exist.
+    /// Cloned by each exchange until it is dropped.
     exchanges: Arc<()>,
-    /// Shared by the calls that wait for an exchange.
+    /// Cloned by each call until it ends.
     calls: Arc<()>,
 }
 
 impl Spawner {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let (queue, exchanges) = unbounded_channel();
-        // The task ends with the spawner or the runtime. It collects all waiting exchanges before it spawns one.
+        // The task ends with the spawner or the runtime. It collects all waiting exchanges before it spawns the first.
         runtime.spawn(unconstrained(spawn_all(exchanges)));
         Self { queue, exchanges: Arc::default(), calls: Arc::default() }
     }
 
-    /// Spawns an exchange for a peer. Dropping the result aborts the exchange.
+    /// Spawns an exchange for a peer. The exchange is aborted when the returned value is dropped.
     ///
     /// # Errors
     /// Returns a status if the runtime has ended, or if too many exchanges have outlived their calls.
@@ -70,7 +70,7 @@ impl Spawner {
             exchange.await
         };
         let _refused = self.queue.send(Waiting { peer, exchange: Box::pin(exchange), spawned });
-        // An exchange that is sent while the runtime ends may stay in the queue.
+        // An exchange that is sent while the runtime ends may remain in the queue.
         if self.queue.is_closed() {
             return Err(ended());
         }
@@ -91,11 +91,11 @@ struct Waiting {
     spawned: oneshot::Sender<Task>,
 }
 
-/// A queue for each peer with waiting exchanges.
+/// One queue for each peer with waiting exchanges.
 #[derive(Default)]
 struct PeerQueues {
     queues: BTreeMap<Option<SocketAddr>, VecDeque<Waiting>>,
-    /// The peers, in the order in which they are served.
+    /// Peers with waiting exchanges, in the order in which they are served.
     turns: VecDeque<Option<SocketAddr>>,
 }
 
@@ -143,12 +143,12 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
             waiting => Poll::Ready(waiting),
         }
     };
-    // Shared by the exchanges that the runtime has not polled yet.
+    // Cloned by each exchange until the runtime polls it for the first time.
     let unpolled = Arc::new(());
     let mut taken = 0;
     while let Some(Waiting { exchange, spawned, .. }) = poll_fn(&mut next).await {
         if spawned.is_closed() {
-            // The call has ended. A panic must not end the spawner.
+            // The call has ended. A panic of the exchange must not end the spawner.
             let _dropped = catch_unwind(AssertUnwindSafe(|| drop(exchange)));
         } else {
             let counted = Arc::clone(&unpolled);
@@ -156,7 +156,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
                 drop(counted);
                 exchange.await
             };
-            // If the receiver was dropped, dropping the task aborts it.
+            // If the receiver has been dropped, the send fails and the task is aborted.
             let _ended = spawned.send(Task(tokio::spawn(exchange)));
         }
         taken += 1;
@@ -170,7 +170,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
     }
 }
 
-/// An exchange that runs in a runtime. Dropping this value aborts the exchange.
+/// An exchange in a runtime. The exchange is aborted when this value is dropped.
 pub(crate) struct Spawned {
     state: Job,
     _call: Arc<()>,
@@ -182,7 +182,7 @@ enum Job {
 }
 
 impl Spawned {
-    /// Returns the outcome once.
+    /// Polls for the outcome, which is returned once.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Status>> {
         loop {
             match &mut self.state {
@@ -208,7 +208,7 @@ impl Drop for Task {
     }
 }
 
-/// Returns the outcome of a task that was aborted or panicked. The poller handles the panic like a handler's panic.
+/// Returns the outcome of a task that was aborted or has panicked. The poller handles the panic like a panic of a handler.
 fn aborted(error: JoinError) -> Result<(), Status> {
     match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),
@@ -245,7 +245,7 @@ mod tests {
             drop(spawner.spawn(None, pending()).unwrap());
         }
         assert_eq!(spawner.spawn(None, ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
-        // Running exchanges continue to wait. The runtime drops the others.
+        // Exchanges whose calls have not ended continue to wait. The runtime drops the others.
         runtime.block_on(async {
             while spawner.ended_calls() > 0 {
                 tokio::task::yield_now().await;
@@ -330,7 +330,7 @@ mod tests {
                 Ok(())
             }
         };
-        // The call from the other peer arrives when the runtime has started.
+        // The other peer's call arrives after the runtime has started.
         let (first, arriving, from) = (runs(busy), runs(other), Arc::clone(&spawner));
         let (call, arrived) = oneshot::channel();
         let begins = spawner.spawn(busy, async move {

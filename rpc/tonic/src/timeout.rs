@@ -5,10 +5,10 @@ use std::time::Duration;
 
 /// Name of the header.
 pub(crate) const GRPC_TIMEOUT: &str = "grpc-timeout";
-/// Maximum number of units.
+/// Largest number in the header.
 const MAX_UNITS: u128 = 99_999_999;
 
-/// Parses a value of the header. Returns `None` if it is malformed.
+/// Parses a header value. Returns `None` if the value is malformed.
 pub(crate) fn parse(value: &HeaderValue) -> Option<Duration> {
     let text = value.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -27,7 +27,7 @@ pub(crate) fn parse(value: &HeaderValue) -> Option<Duration> {
     })
 }
 
-/// Returns the header value for a time limit, in the finest unit for which the number is not too large.
+/// Returns the header value for a time limit, in the finest unit whose number has at most eight digits.
 pub(crate) fn format(timeout: Duration) -> String {
     let units =
         [(timeout.as_micros(), 'u'), (timeout.as_millis(), 'm'), (u128::from(timeout.as_secs()), 'S')];

@@ -1,4 +1,4 @@
-//! Names and certificates of callers in services of tonic.
+//! Names and certificates of callers, as seen by tonic services.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, KeyUsagePurpose, PKCS_ED25519,
@@ -27,7 +27,7 @@ fn authority() -> Authority {
     CertifiedIssuer::self_signed(params, key()).unwrap()
 }
 
-/// Returns a node with this name, and its certificate.
+/// Returns the builder of a node with this name, and the node's certificate.
 fn named(root: &Authority, name: &str) -> (NodeBuilder, Vec<u8>) {
     let key = key();
     let certificate = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, root).unwrap();
@@ -40,7 +40,7 @@ fn node() -> NodeBuilder {
     Node::builder().listen("127.0.0.1:0")
 }
 
-/// Reports its callers in the metadata of responses.
+/// A service that returns the identities of its callers in response metadata.
 struct Callers;
 
 #[tonic::async_trait]
@@ -69,7 +69,7 @@ impl Health for Callers {
     }
 }
 
-/// Returns the name and the certificates that the server has of this node.
+/// Returns the name and the certificates of this node, as reported by the server.
 async fn reported(node: &Node, server: Target) -> (Option<String>, Vec<Vec<u8>>) {
     let mut client = HealthClient::new(Channel::new(node, server));
     let response = client.check(HealthCheckRequest::default()).await.unwrap();

@@ -1,12 +1,11 @@
 //! Checks of outcomes for which the contract allows more than one.
 //!
-//! The items in [`crate::items`] create a situation and pass its outcome to this module. The module does not use a
-//! device, so its tests need none.
+//! The items in [`crate::items`] create a situation and pass its outcome to this module. The module itself uses no device.
 
 use crate::check::{EINVAL, Verdict, check};
 use trunkline_verbs::{CompletionStatus as Status, PostError, VerbsError};
 
-/// Outcome of one posted request.
+/// The outcome of a posted request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// The post itself was refused.
@@ -27,36 +26,36 @@ impl Posted {
     }
 }
 
-/// Judges a send whose receive is too short or has an invalid key. The send ends with NAK 0x61 or 0x63 (contract G10).
+/// Judges a send whose receive is too short or has an invalid key. It must end with NAK 0x61 or 0x63 (contract G10).
 pub(crate) fn unusable_receive(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteOperationError])
 }
 
-/// Judges an operation that the target QP's access flags forbid. It ends as an invalid request (contract
-/// rocev2 7.9) or in an access error as on RC (contract R6, F3).
+/// Judges an operation that the target QP's access flags forbid. It must end with the status for an invalid request
+/// (contract rocev2 7.9) or for an access error, as on RC (contract R6, F3).
 pub(crate) fn denied_by_the_qp(what: &str, status: Status) -> Verdict {
     one_of(what, status, &[Status::RemoteInvalidRequest, Status::RemoteAccessError])
 }
 
-/// Judges a request that the QP may not execute in its current state. The post is refused, or the request
-/// fails, or it waits.
+/// Judges a request that the QP must not execute in its current state. The post may be refused, or the request may fail or
+/// wait.
 ///
-/// This covers a send before RTS, which some hardware accepts without a check (contract E8), and a READ while
-/// max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
+/// One such request is a send before RTS, which some hardware accepts without a check (contract E8). Another is a READ
+/// while max_rd_atomic is 0, which may wait like any READ above the limit (contract F5, contract rocev2 7.17).
 pub(crate) fn not_executed(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed() || posted == Posted::Waiting;
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// Judges an atomic whose local buffer is not 8 bytes long. It must not succeed; the detecting side is
-/// unspecified (contract rocev2 7.14).
+/// Judges an atomic whose local buffer is not 8 bytes long. It must not succeed. The contract does not specify which side
+/// detects the error (contract rocev2 7.14).
 pub(crate) fn atomic_of_wrong_length(what: &str, posted: Posted) -> Verdict {
     let fits = posted.is_refused_at_once() || posted.has_failed();
     check(fits, || format!("{what}: {posted:?}"))
 }
 
-/// Judges a change of an INI to more outstanding READs than its device announces. A device may accept the change, or
-/// refuse it with `EINVAL` (contract E1).
+/// Judges a request to raise an INI's number of outstanding READs above its device's limit. A device may accept the request
+/// or refuse it with `EINVAL` (contract E1).
 pub(crate) fn depth_above_the_device(what: &str, result: Result<(), VerbsError>) -> Verdict {
     check(result.is_ok() || result.is_err_and(|error| error.errno() == EINVAL), || {
         format!("{what}: {result:?}")
@@ -78,7 +77,7 @@ mod tests {
     const SUCCESS: Posted = Posted::Ended(Status::Success);
     const FAILURE: Posted = Posted::Ended(Status::LocalQpOperationError);
 
-    /// Asserts that a judgement accepts exactly the allowed outcomes.
+    /// Asserts that a judgement accepts the allowed outcomes and no others.
     fn allows<T: Copy + PartialEq + std::fmt::Debug>(
         judgement: fn(&str, T) -> Verdict,
         allowed: &[T],

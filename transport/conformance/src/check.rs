@@ -5,12 +5,12 @@ use std::io;
 use trunkline_testkit::ProcessError;
 use trunkline_verbs::{MemoryError, PostError, VerbsError};
 
-/// The reason why an item does not hold or could not be checked.
+/// The reason why a check did not pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deviation {
     /// The device deviates from the contract.
     Failed(String),
-    /// The device or the host lacks a requirement of the check.
+    /// The device or the host does not meet a requirement of the check.
     Skipped(String),
 }
 
@@ -56,17 +56,17 @@ impl From<ProcessError> for Deviation {
     }
 }
 
-/// Fails with the text from `otherwise` unless `holds` is true.
+/// Returns an error with the text of `otherwise` unless `holds` is true.
 pub(crate) fn check(holds: bool, otherwise: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(Deviation::Failed(otherwise())) }
 }
 
-/// Fails unless two values are equal.
+/// Returns an error unless two values are equal.
 pub(crate) fn equal<T: PartialEq + Debug>(what: &str, got: T, wanted: T) -> Verdict {
     check(got == wanted, || format!("{what}: {got:?} instead of {wanted:?}"))
 }
 
-/// Fails unless a verb was refused with the errno `errno`.
+/// Returns an error unless a verb was refused with `errno`.
 pub(crate) fn refused<T>(what: &str, result: Result<T, VerbsError>, errno: i32) -> Verdict {
     match result {
         Ok(_) => Err(Deviation::Failed(format!("{what} was allowed; it must fail with errno {errno}"))),
@@ -76,7 +76,7 @@ pub(crate) fn refused<T>(what: &str, result: Result<T, VerbsError>, errno: i32) 
     }
 }
 
-/// Fails unless a post was refused with `EINVAL` at its first request (`bad_wr`).
+/// Returns an error unless a post was refused with `EINVAL` at its first request (`bad_wr`).
 pub(crate) fn post_refused(what: &str, result: Result<(), PostError>) -> Verdict {
     if let Err(error) = result {
         equal(&format!("{what}: the refused request"), error.index, 0)?;

@@ -28,7 +28,7 @@ pub(crate) struct Terms {
 impl Default for Terms {
     fn default() -> Self {
         Self {
-            // 268 ms, eight times, because on a loaded machine a process may wait that long for a processor.
+            // Eight attempts of 268 ms each, because a process on a loaded machine may wait that long for a processor.
             timeout: 16,
             retry_count: 7,
             rnr_retry: 7,
@@ -40,13 +40,13 @@ impl Default for Terms {
     }
 }
 
-/// Returns terms with a timeout of twice 67 ms. Use them only for requests that a correct peer does not answer,
-/// because a peer that waits for a processor does not answer either.
+/// Returns terms with two attempts of 67 ms each. They are only for requests that a correct peer does not answer, because a
+/// peer on a loaded machine may answer later.
 pub(crate) fn few_retries() -> Terms {
     Terms { timeout: 14, retry_count: 1, ..Terms::default() }
 }
 
-/// A connected INI and TGT, and an SRQ in the TGT's domain.
+/// A connected pair of INI and TGT, with an SRQ in the TGT's domain.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) ini: Arc<dyn QueuePair>,
@@ -54,16 +54,16 @@ pub(crate) struct Route {
     pub(crate) xrcd: Arc<dyn XrcDomain>,
     pub(crate) srq: Arc<dyn SharedReceiveQueue>,
     pub(crate) srq_number: SrqNumber,
-    /// CQ of the SRQ.
+    /// The SRQ's CQ.
     pub(crate) cq: Arc<dyn CompletionQueue>,
 }
 
-/// First PSNs close to 2^24, so that every route soon crosses the wrap.
+/// First PSNs. The first is close to 2^24, so that every route soon crosses the wraparound.
 const INI_PSN: Psn = Psn::new(0xff_fffd);
 const TGT_PSN: Psn = Psn::new(0x12_3456);
 
-/// Returns a change to the state `to` with every attribute, valid for a QP at `side` whose peer is the QP
-/// `peer` at the GID `other`.
+/// Returns a change to state `to` that sets every attribute. It is valid for a QP at `side` whose peer is the QP `peer` at
+/// the GID `other`.
 pub(crate) fn every_attribute(
     side: &Side,
     other: Gid,
@@ -92,7 +92,7 @@ pub(crate) fn every_attribute(
         sq_psn: Some(INI_PSN),
         max_dest_rd_atomic: Some(terms.rd_atomic.1),
         max_rd_atomic: Some(terms.rd_atomic.0),
-        // Wait 0.01 ms after an RNR NAK (contract rocev2 6.3), so that RNR NAKs do not delay the suite.
+        // Senders wait 0.01 ms after an RNR NAK (contract rocev2 6.3), so that RNR NAKs do not delay the suite.
         min_rnr_timer: Some(1),
         timeout: Some(terms.timeout),
         retry_count: Some(terms.retry_count),
@@ -100,7 +100,7 @@ pub(crate) fn every_attribute(
     }
 }
 
-/// Returns `change` with only the state and the attributes in `mask`.
+/// Returns a copy of `change` with only the state and the attributes in `mask`.
 pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     use AttributeMask as M;
     fn keep<T>(value: Option<T>, is_in: bool) -> Option<T> {
@@ -126,19 +126,19 @@ pub(crate) fn only(change: &QpModify, mask: AttributeMask) -> QpModify {
     }
 }
 
-/// Returns the attributes required for RESET to INIT.
+/// Returns the attributes that the transition from RESET to INIT requires.
 pub(crate) fn init_mask() -> AttributeMask {
     AttributeMask::PKEY_INDEX | AttributeMask::PORT | AttributeMask::ACCESS_FLAGS
 }
 
-/// Returns the attributes required for INIT to RTR.
+/// Returns the attributes that the transition from INIT to RTR requires.
 pub(crate) fn rtr_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     if qp_type == QpType::XrcIni { both } else { both | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER }
 }
 
-/// Returns the attributes required for RTR to RTS.
+/// Returns the attributes that the transition from RTR to RTS requires.
 pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
     use AttributeMask as M;
     let both = M::TIMEOUT | M::SQ_PSN;
@@ -150,14 +150,13 @@ pub(crate) fn rts_mask(qp_type: QpType) -> AttributeMask {
 pub(crate) struct End<'a> {
     pub(crate) side: &'a Side,
     pub(crate) qp: &'a Arc<dyn QueuePair>,
-    /// GID of the other QP's port.
+    /// GID of the port of the other QP.
     pub(crate) other: Gid,
     pub(crate) peer: QpNumber,
 }
 
 impl End<'_> {
-    /// Moves the QP from RESET through the usual states to `to`, with only the attributes that contract E1
-    /// requires.
+    /// Moves the QP from RESET through the usual states to `to`. Sets only the attributes that contract E1 requires.
     pub(crate) fn bring_to(&self, to: QpState, terms: &Terms) -> Verdict {
         let qp_type = self.qp.qp_type();
         let path = [
@@ -180,7 +179,7 @@ impl End<'_> {
         Err(Deviation::Failed(format!("the suite has no sequence of states that ends in {to:?}")))
     }
 
-    /// Performs one transition with the attributes in `mask`.
+    /// Moves the QP to another state, with the attributes in `mask`.
     pub(crate) fn step(
         &self,
         from: QpState,
@@ -189,7 +188,7 @@ impl End<'_> {
         terms: &Terms,
     ) -> Result<(), trunkline_verbs::VerbsError> {
         let mut change = every_attribute(self.side, self.other, self.peer, from, to, terms);
-        // In an RC connection both directions start at the same PSN.
+        // In an RC connection, both directions start with the same PSN.
         match self.qp.qp_type() {
             QpType::XrcTgt => change.sq_psn = Some(TGT_PSN),
             QpType::XrcIni => change.rq_psn = Some(TGT_PSN),
@@ -199,7 +198,7 @@ impl End<'_> {
     }
 }
 
-/// Moves a QP to a state that needs no attributes.
+/// Moves a QP to a state that requires no attributes.
 pub(crate) fn set_state(qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
     Ok(qp.modify(&QpModify { state: Some(state), ..QpModify::default() })?)
 }
@@ -238,7 +237,7 @@ impl Lab {
         self.join_rc_by(near, far, &Terms::default())
     }
 
-    /// Connects two RC QPs with these attributes.
+    /// Connects two RC QPs with the given attributes.
     pub(crate) fn join_rc_by(
         &self,
         near: &Arc<dyn QueuePair>,
@@ -260,18 +259,18 @@ pub(crate) struct CmRoute {
     pub(crate) tgt: Arc<dyn QueuePair>,
     /// Private data of the reply.
     pub(crate) answer: Vec<u8>,
-    /// Kept because dropping an endpoint ends its side of the connection.
+    /// The TGT's endpoint. Dropping an endpoint would end its side of the connection.
     pub(crate) tgt_id: Arc<dyn CmId>,
     pub(crate) active: Arc<dyn CmChannel>,
     pub(crate) passive: Arc<dyn CmChannel>,
 }
 
-/// Creates a listening endpoint in the port space for XRC, and its channel.
+/// Creates a listening endpoint in the XRC port space, and its event channel.
 pub(crate) fn listen(side: &Side, qp_type: QpType) -> Verdict<(Arc<dyn CmId>, Arc<dyn CmChannel>)> {
     listen_in(side, PortSpace::Ib, qp_type)
 }
 
-/// Creates a listening endpoint and its channel.
+/// Creates a listening endpoint and its event channel.
 pub(crate) fn listen_in(
     side: &Side,
     port_space: PortSpace,
@@ -289,7 +288,7 @@ pub(crate) fn listen_in(
     Ok((listener, channel))
 }
 
-/// Creates an active endpoint for a connection to a listener, and its channel.
+/// Creates an active endpoint for a connection to a listener, and its event channel.
 pub(crate) fn dial(
     side: &Side,
     remote: SocketAddr,
@@ -307,8 +306,8 @@ pub(crate) fn dial(
 }
 
 impl Lab {
-    /// Connects an INI at `from` to a TGT of `xrcd` at `to` through the CM. `to` accepts with the private
-    /// data `reply`.
+    /// Connects an INI at `from` to a TGT in `xrcd` at `to` through the CM. The TGT's side replies with the private data
+    /// `reply`.
     pub(crate) fn connect_by_cm(
         &self,
         from: &Side,
@@ -351,14 +350,14 @@ pub(crate) fn unexpected(at: &str, event: &CmEvent) -> Deviation {
     Deviation::Failed(format!("{at} got an unexpected event: {:?}", event.kind))
 }
 
-/// Answers a reported disconnect. Errors are ignored, because the provider may already have answered.
+/// Answers a reported DREQ. Errors are ignored, because the provider may have answered it already.
 pub(crate) fn answer_disconnect(id: &Arc<dyn CmId>) {
     let _ = id.disconnect();
 }
 
-/// Checks the end of a connection on both sides. `receiver` gets the DREQ first and answers it, and `sender` gets its
-/// event when the answer arrives. A kernel leaves the answer to the program, so the sender gets no event before the
-/// answer or the DREQ's last repetition (contract rocev2 12.6).
+/// Checks the end of a connection on both sides. `receiver` first gets the DREQ and answers it, and `sender` gets its event
+/// when the answer arrives. A kernel leaves the answer to the program, so without one the sender gets no event until the
+/// DREQ's last retransmission (contract rocev2 12.6).
 pub(crate) fn both_sides_end(
     receiver: impl FnOnce() -> Verdict<CmEvent>,
     answer: impl FnOnce(),
@@ -386,7 +385,7 @@ mod tests {
         CmEvent { id: CmIdNumber(1), kind, private_data: Vec::new() }
     }
 
-    /// With a kernel's connection manager, the sender of the DREQ gets an event only after the other program answers.
+    /// With a kernel's connection manager, the DREQ's sender gets no event before the other program answers.
     #[test]
     fn j11_sender_of_dreq_is_checked_after_answer() {
         let answered = Cell::new(false);

@@ -1,25 +1,25 @@
 //! The items of the contract, parsed from the documentation page.
 //!
-//! The page is the only source of numbers and texts; [`crate::COVERAGE`] names the tests of each item.
+//! The numbers and texts come only from this page. [`crate::COVERAGE`] names the tests of each item.
 
 /// The documentation page.
 const PAGE: &str = include_str!("../../../docs/book/src/reference/xrc-contract.md");
 
-/// One item.
+/// An item of the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clause {
     /// Number, such as `A5`.
     pub id: &'static str,
-    /// Statement, one sentence.
+    /// Statement of the item, which is one sentence.
     pub text: &'static str,
 }
 
-/// Returns all items in the page's order.
+/// Returns all items in the order of the page.
 pub fn clauses() -> impl Iterator<Item = Clause> {
     PAGE.lines().filter_map(parse)
 }
 
-/// Parses a line `**A5. The sentence.** Further text`.
+/// Parses a line of the form `**A5. The sentence.** Further text`.
 fn parse(line: &'static str) -> Option<Clause> {
     let (head, _) = line.strip_prefix("**")?.split_once("**")?;
     let (id, text) = head.split_once(". ")?;

@@ -1,18 +1,18 @@
-//! Coverage of the contract's items by tests outside this suite, and the reasons why some items have none.
+//! Coverage of the contract's items by tests outside this suite, and the reasons why some items are not tested.
 //!
-//! An item may be in this table, in [`crate::ITEMS`] and in [`crate::PROCESS_ITEMS`]. A test checks that each item is
-//! in at least one of them.
+//! An item can be in this table, in [`crate::ITEMS`] and in [`crate::PROCESS_ITEMS`]. A test checks that each item is in at
+//! least one of them.
 
 /// Coverage of an item outside this suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherCoverage {
-    /// File of a test, relative to the project's root, and name of the test.
+    /// A test: the path of its file, relative to the project's root, and the test's name.
     Test(&'static str, &'static str),
-    /// Reason for the lack of a test: the device does not implement the item, or the item does not concern a device.
+    /// Not tested, for this reason: the device does not implement the item, or the item does not apply to a device.
     NotHeld(&'static str),
-    /// Reason for the lack of a test: the item states a fact about other devices or programs.
+    /// Not tested, for this reason: the item states a fact about other devices or programs.
     Fact(&'static str),
-    /// Number of another item whose tests cover this one.
+    /// Covered by the tests of another item, which has this number.
     Same(&'static str),
 }
 
@@ -31,16 +31,16 @@ const CM_ENDING: &str = "transport/roce/src/cm/tests/ending.rs";
 const REMOVAL: &str = "transport/softrdma/tests/device/removal.rs";
 const POLICIES: &str = "transport/softrdma/tests/conformance/links.rs";
 
-/// Tests of the C API, which a macro lists by item.
+/// The tests of the C API. A macro lists them by item.
 const IN_C: &str = "transport/dropin/tests/conformance_c.rs";
 
-/// Tests of librdmacm's C functions.
+/// The tests of librdmacm's C functions.
 const CM_C: &str = "transport/dropin/tests/cm/endpoints.rs";
 
-/// One test for J2 to J6.
+/// A test that covers J2 to J6.
 const CM_C_XRC: &str = "j2_to_j6_xrc_endpoints_exchange_srq_number_and_message";
 
-/// Coverage of each item, in the contract's order.
+/// Coverage of each item, in the order of the contract.
 pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("A5", &[Test(IN_C, "a5")]),
     ("A7", &[Test(IN_C, "a7")]),
@@ -112,7 +112,7 @@ pub const COVERAGE: &[(&str, &[OtherCoverage])] = &[
     ("N", &[Fact("no test can cover what is unknown")]),
 ];
 
-/// Returns the coverage of an item outside this suite; empty for most items.
+/// Returns the coverage of an item outside this suite, which is empty for most items.
 #[must_use]
 pub(crate) fn other_coverage(id: &str) -> &'static [OtherCoverage] {
     COVERAGE.iter().find(|(of, _)| *of == id).map_or(&[], |(_, held)| held)

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 use trunkline_verbs::{Device, DeviceCapabilities};
 
-/// An item in the XRC verbs contract.
+/// An item of the XRC verbs contract.
 #[derive(Debug, Clone, Copy)]
 pub struct Item {
     /// Number in the contract.
     pub id: &'static str,
-    /// Property that is checked, in one sentence.
+    /// Property that is checked, as one sentence.
     pub title: &'static str,
     /// The check.
     pub(crate) check: fn(&Lab) -> Result<(), Deviation>,
@@ -30,7 +30,7 @@ pub enum Outcome {
     Skipped(String),
 }
 
-/// Items that apply to a device without XRC. Other items are skipped there.
+/// Items that apply to devices without XRC. Other items are skipped on these devices.
 const WITHOUT_XRC: &[&str] =
     &["A9", "D10", "H4", "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11"];
 
@@ -55,7 +55,7 @@ pub fn run(bench: &dyn Bench, item: &Item) -> Outcome {
     })
 }
 
-/// Skips a check that requires XRC on a device without it.
+/// Returns an error that skips the check if the device does not support XRC.
 pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     if device.attributes().capabilities.contains(DeviceCapabilities::XRC) {
         return Ok(());
@@ -66,8 +66,8 @@ pub(crate) fn has_xrc(device: &dyn Device) -> Verdict {
     )))
 }
 
-/// Runs a check on a separate thread. A check that has not returned within `limit` fails. Its thread is
-/// abandoned, because a blocked call into C cannot be ended.
+/// Runs a check on a separate thread. A check that does not return within `limit` fails, and its thread is abandoned,
+/// because a blocked call into C cannot be ended.
 pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + 'static) -> Outcome {
     let (done, outcome) = mpsc::channel();
     let thread = thread::Builder::new().name("conformance-item".to_owned());
@@ -80,7 +80,7 @@ pub(crate) fn within(limit: Duration, check: impl FnOnce() -> Outcome + Send + '
     })
 }
 
-/// Returns the outcome of a check. A panic is a failure.
+/// Returns the outcome of a check. A panic counts as a failure.
 pub(crate) fn judged(check: impl FnOnce() -> Verdict) -> Outcome {
     match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) => Outcome::Held,

@@ -1,6 +1,6 @@
-//! The test bed for one item, which contains two devices with the objects that most checks need.
+//! The test bed of one item. It contains two devices and the objects that most checks need.
 //!
-//! Initiators are on the near side by convention, and targets on the far side.
+//! Initiators are on the near side and targets on the far side, by convention.
 
 use crate::check::{Verdict, check};
 use crate::{Bench, Port};
@@ -12,7 +12,7 @@ use trunkline_verbs::{
     XrcDomain, XrcdFlags,
 };
 
-/// Length of each side's registered memory in bytes.
+/// Size of the registered memory on each side, in bytes.
 pub(crate) const MEMORY_BYTES: usize = 256 << 10;
 
 /// Two devices that can reach each other.
@@ -32,7 +32,7 @@ pub struct Lab {
     pub(crate) xrc_violation: Vec<CompletionStatus>,
 }
 
-/// One device with a protection domain, a CQ for its initiators, and registered memory.
+/// A device with a protection domain, a CQ for its initiators, and registered memory.
 #[derive(Debug)]
 pub struct Side {
     pub(crate) device: Arc<dyn Device>,
@@ -40,7 +40,7 @@ pub struct Side {
     pub(crate) gid_index: u16,
     pub(crate) pd: Arc<dyn ProtectionDomain>,
     pub(crate) cq: Arc<dyn CompletionQueue>,
-    /// Polled so that the device makes progress during waits. It stays empty.
+    /// An empty CQ, which is polled during waits so that the device makes progress.
     pub(crate) idle: Arc<dyn CompletionQueue>,
     pub(crate) memory: Arc<Memory>,
     pub(crate) region: Arc<dyn MemoryRegion>,
@@ -56,7 +56,7 @@ impl Lab {
         Self::with(bench, bench.open_pair()?)
     }
 
-    /// Creates the test bed on these devices.
+    /// Creates a test bed on the given devices.
     pub(crate) fn with<B: Bench + ?Sized>(bench: &B, [near, far]: [Port; 2]) -> Verdict<Self> {
         Ok(Self {
             near: Side::new(near)?,
@@ -98,7 +98,7 @@ impl Side {
         Ok(self.device.open_xrcd(None, XrcdFlags::CREATE)?)
     }
 
-    /// Creates an XRC SRQ of 64 requests in the side's own protection domain.
+    /// Creates an XRC SRQ for 64 receives in the side's own protection domain.
     pub(crate) fn new_srq(
         &self,
         xrcd: &Arc<dyn XrcDomain>,
@@ -117,7 +117,7 @@ impl Side {
         }
     }
 
-    /// Creates a basic SRQ of 64 requests.
+    /// Creates a basic SRQ for 64 receives.
     pub(crate) fn new_basic_srq(&self) -> Verdict<Arc<dyn SharedReceiveQueue>> {
         let init =
             SrqInit { pd: Arc::clone(&self.pd), kind: SrqKind::Basic, max_wr: 64, max_sge: 2, context: 0 };
@@ -166,27 +166,27 @@ impl Side {
         }
     }
 
-    /// Returns an SGE in the side's memory.
+    /// Returns an SGE for a part of the side's memory.
     pub(crate) fn piece(&self, offset: usize, length: u32) -> Sge {
         Sge { address: self.memory.address(offset), length, lkey: self.region.lkey() }
     }
 
-    /// Returns the remote address of an offset in the side's memory, for the peer.
+    /// Returns the address of an offset in the side's memory, for use by the peer.
     pub(crate) fn remote(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
 
-    /// Writes a pattern that depends on `seed`.
+    /// Writes a pattern that depends on `seed` to the memory.
     pub(crate) fn fill(&self, offset: usize, length: usize, seed: u8) -> Verdict {
         Ok(self.memory.write(offset, &pattern(length, seed))?)
     }
 
-    /// Fails unless the memory contains the pattern of `seed`.
+    /// Returns an error unless the memory contains the pattern for `seed`.
     pub(crate) fn holds(&self, what: &str, offset: usize, length: usize, seed: u8) -> Verdict {
         self.contains(what, offset, &pattern(length, seed))
     }
 
-    /// Fails unless the memory contains `wanted`.
+    /// Returns an error unless the memory contains `wanted`.
     pub(crate) fn contains(&self, what: &str, offset: usize, wanted: &[u8]) -> Verdict {
         let mut got = vec![0; wanted.len()];
         self.memory.read(offset, &mut got)?;
@@ -196,6 +196,6 @@ impl Side {
 }
 
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
-    // 251 is prime, so that the pattern does not repeat at packet boundaries.
+    // 251 is prime, so the pattern does not repeat at packet boundaries.
     (0..length).map(|index| u8::try_from(index % 251).unwrap_or(0) ^ seed).collect()
 }

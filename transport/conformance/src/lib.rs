@@ -1,12 +1,12 @@
 //! The conformance suite for providers and links, which runs the items of the XRC contract as checks.
 //!
-//! It contains the items and their test bed: two devices that can reach each other, with protection domains, queues
-//! and memory. It uses only the traits of `trunkline_verbs`, so that one suite covers hardware and the software device
-//! over any link. A provider implements [`Bench`], and calls either [`conformance_tests`] in its own tests, which
-//! expands to one `#[test]` per item, or [`run_all`], which returns a [`Report`] to print.
+//! It contains the items and their test bed: two devices that can reach each other, with protection domains, queues and
+//! memory. It uses only the traits of `trunkline_verbs`, so the same suite tests hardware and the software device over any
+//! link. A provider implements [`Bench`]. Its tests call [`conformance_tests`], which expands to one `#[test]` per item, or
+//! its programs call [`run_all`], which returns a printable [`Report`].
 //!
-//! An item that cannot be checked on a bench is reported as skipped, with the reason. The suite never goes beyond the
-//! traits, so each provider tests its own bytes on the wire.
+//! If an item cannot be checked on a bench, it is reported as skipped with the reason. The suite does not inspect packets,
+//! so each provider tests its own wire format.
 #![forbid(unsafe_code)]
 
 mod allowed;

@@ -1,7 +1,7 @@
-//! The suite as a program, with its arguments, its table and its exit status.
+//! The suite as a program, with its arguments, its report and its exit status.
 //!
-//! Providers' programs call it with their benches. It prints the report to standard output and the progress to
-//! standard error.
+//! Programs of the providers call it with their benches. It prints the report to standard output, and progress to standard
+//! error.
 
 use crate::{Bench, Outcome, ProcessBench, Report, clauses, run_all};
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ impl Wanted {
     }
 }
 
-/// Runs the requested items and prints the report. The exit status is 1 if an item failed.
+/// Runs the requested items and prints the report. The exit status is 1 if any item failed.
 #[must_use]
 pub fn run_program(
     wanted: &Wanted,

@@ -1,4 +1,4 @@
-//! The outcome of the whole contract as a table.
+//! The outcomes of all items of the contract as a table.
 
 use crate::contract::{Clause, clauses};
 use crate::coverage::{OtherCoverage, other_coverage};
@@ -9,32 +9,31 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A table with a row for each item and a column for each bench; the last column is for the items between
-/// processes.
+/// A table with one row per item and one column per bench. The last column shows the items that involve several processes.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// One row for each item.
+    /// One row per item.
     pub rows: Vec<Row>,
 }
 
-/// One item.
+/// The outcomes of one item.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Number and text of the item.
     pub clause: Clause,
-    /// Outcome by column; `None` where the suite contains no check.
+    /// Outcomes by column. `None` if the suite contains no check of this kind for the item.
     pub outcomes: Vec<Option<Outcome>>,
     /// Coverage of the item outside this suite, or the reason for the lack of coverage.
     pub other_coverage: &'static [OtherCoverage],
 }
 
-/// Time limit of an item. Only an item that hangs takes longer, even under emulation.
+/// Time limit of an item. Only an item that hangs reaches it, even under emulation.
 const ITEM_AT_MOST: Duration = Duration::from_secs(180);
 
-/// Runs every item in `wanted` on every bench, and calls `progress` before each. An item that hangs fails, and its
-/// thread keeps its objects on the bench.
+/// Runs every item in `wanted` on every bench. Calls `progress` before each item. An item that hangs fails, and its thread
+/// keeps the objects that it has created on the bench.
 #[must_use]
 pub fn run_all(
     benches: &[Arc<dyn Bench>],
@@ -67,7 +66,7 @@ pub fn run_all(
 }
 
 impl Report {
-    /// Returns true if no item failed. Skipped items do not count as failures.
+    /// Returns true if no item failed. Skipped items are not failures.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_))) == 0
@@ -79,7 +78,7 @@ impl Report {
 }
 
 impl Outcome {
-    /// Returns the word for the outcome in the table.
+    /// Returns the outcome's word in the table.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {

@@ -1,8 +1,7 @@
 //! Generates one `#[test]` for each item.
 
-/// Generates one test per item for a bench. Write `conformance_tests!(BENCH);` in a test module named after the link.
-/// The test of an item that holds passes, the test of a skipped item passes and prints the reason, and the test of a
-/// failed item fails.
+/// Generates one test per item for a bench. Use it as `conformance_tests!(BENCH);` in a test module named after the link. A
+/// test passes if its item holds or is skipped, and prints the reason if it is skipped.
 #[macro_export]
 macro_rules! conformance_tests {
     ($bench:expr) => {
@@ -40,7 +39,7 @@ macro_rules! conformance_tests {
 
 use crate::{Bench, ITEMS, Outcome, run};
 
-/// Runs the item with this number, for [`conformance_tests`].
+/// Runs the item with the number `id`, for [`conformance_tests`].
 ///
 /// # Panics
 /// Panics if the item fails.
@@ -52,7 +51,7 @@ pub fn assert_item(bench: &dyn Bench, id: &str) {
     pass(bench, (item.id, item.title), run(bench, item));
 }
 
-/// Panics if an item failed, and prints the reason if it was skipped.
+/// Panics if an item failed. Prints the reason if it was skipped.
 pub(crate) fn pass<B: Bench + ?Sized>(bench: &B, (id, title): (&str, &str), outcome: Outcome) {
     let on = format!("{}/{}", bench.provider(), bench.link());
     match outcome {

@@ -1,4 +1,4 @@
-//! Posts work and waits for its completion.
+//! Posts work requests and waits for their completions.
 
 use crate::allowed::Posted;
 use crate::check::{Deviation, Verdict, check, equal};
@@ -11,12 +11,12 @@ use trunkline_verbs::{
     SrqNumber,
 };
 
-/// Maximum time of a wait that must succeed.
+/// Time limit of a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(60);
-/// Maximum time of a wait for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2
-/// 12.1), and a bench with loss may lose two or three in a row.
+/// Time limit of a wait for a CM event. A lost CM message is sent again after 4 to 6 s (contract rocev2 12.1), and a lossy
+/// link may lose two or three in a row.
 const CM_WAIT_AT_MOST: Duration = Duration::from_secs(45);
-/// Time to wait for an event that must not happen, where no later event can prove it.
+/// Time to wait for an event that must not happen, if no later event can prove its absence.
 const QUIET: Duration = Duration::from_millis(40);
 
 impl Lab {
@@ -43,7 +43,7 @@ impl Lab {
             self.work();
             empty += 1;
             if empty > 20 {
-                // The devices' own threads may need this core.
+                // The devices' own threads may need this processor.
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
@@ -54,7 +54,7 @@ impl Lab {
         self.wait(&format!("the completion of {what}"), || poll_one(cq))
     }
 
-    /// Waits for the next completion, which must have this `wr_id` and be successful.
+    /// Waits for the next completion, which must be successful and have the given `wr_id`.
     pub(crate) fn succeeds(
         &self,
         what: &str,
@@ -67,7 +67,7 @@ impl Lab {
         Ok(completion)
     }
 
-    /// Waits for the next completion, which must have this `wr_id` and this status.
+    /// Waits for the next completion, which must have the given `wr_id` and status.
     pub(crate) fn ends(
         &self,
         what: &str,
@@ -80,7 +80,7 @@ impl Lab {
         Ok(completion)
     }
 
-    /// Fails if a completion arrives within a short time.
+    /// Returns an error if a completion arrives within a short time.
     pub(crate) fn stays_quiet(&self, what: &str, cq: &Arc<dyn CompletionQueue>) -> Verdict {
         let end = Instant::now() + QUIET;
         while Instant::now() < end {
@@ -113,12 +113,12 @@ impl Lab {
         Posted::Waiting
     }
 
-    /// Waits until a QP reaches a state by itself.
+    /// Waits until a QP has moved to a state by itself.
     pub(crate) fn reaches(&self, what: &str, qp: &Arc<dyn QueuePair>, state: QpState) -> Verdict {
         self.wait(&format!("{what} in {state:?}"), || (qp.query().ok()?.state == state).then_some(()))
     }
 
-    /// Lets both devices make progress, for devices that make progress only in calls.
+    /// Lets both devices make progress. Some devices do so only during calls.
     fn work(&self) {
         for side in self.sides() {
             side.idle.poll(&mut [Completion::default()]);
@@ -136,8 +136,8 @@ impl Lab {
         self.wait_at_most(CM_WAIT_AT_MOST, &what, || channel.next_event())
     }
 
-    /// Waits until a device has received more RNR NAKs than `before`, which proves that a send found no
-    /// receive. Waits for a fixed time on devices without that counter.
+    /// Waits until a device has received more than `before` RNR NAKs, which proves that a send found no receive. On devices
+    /// without this counter, waits for a fixed time.
     pub(crate) fn wait_for_rnr(&self, side: &Side, before: Option<u64>) -> Verdict {
         let Some(before) = before else {
             std::thread::sleep(QUIET);
@@ -147,7 +147,7 @@ impl Lab {
     }
 }
 
-/// Returns the number of RNR NAKs that a device has received, if it counts them.
+/// Returns the number of RNR NAKs that a device has received, if the device counts them.
 pub(crate) fn rnr_received(side: &Side) -> Option<u64> {
     side.device
         .counters()

@@ -1,7 +1,7 @@
 //! One test for each item of the XRC contract that requires the C interface.
 //!
-//! The C program is compiled against the headers of libibverbs and linked with this crate. Without a C
-//! compiler or the headers, the tests are skipped with a message.
+//! The C program is compiled with libibverbs' headers and linked with this crate. If there is no C compiler or the headers
+//! are missing, the tests are skipped with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use trunkline_testkit::{Folder, Process, fresh_ip};
 
-/// Time limit of an item, long enough for a loaded machine.
+/// Time limit of an item. It allows for a loaded machine.
 const BOUND: Duration = Duration::from_secs(60);
-/// Prefix of librdmacm's functions inside of this crate.
+/// Prefix of librdmacm's functions within this crate.
 const INNER: &str = "trunkline_";
 
-/// Returns the program, or the reason why it could not be built.
+/// Returns the program's path, or the reason why it could not be built.
 fn program() -> &'static Result<PathBuf, String> {
     static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -35,7 +35,7 @@ fn program() -> &'static Result<PathBuf, String> {
             .map_err(|error| format!("no C compiler: {error}"))?;
         let output_text = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            // Another run of the tests may be using the previous program.
+            // Another test run may still be using the previous program.
             fs::rename(&fresh, &program).expect("the program can be renamed");
             Ok(program)
         } else if output_text.contains("infiniband/verbs.h: No such file")

@@ -1,7 +1,7 @@
-//! Tests a program that forks after it has opened the device. The child uses the device with a separate background
-//! thread. The test does not use the test harness, because a child would lack the harness's threads.
+//! A program that forks after it has opened the device. The child uses the device with a separate background thread. The
+//! test does not use the test harness, because the harness's threads do not exist in a child.
 //!
-//! It uses real time, because it tests processes and threads.
+//! It runs in real time, because it tests processes and threads.
 
 #[allow(dead_code, reason = "the tests of single functions use all of it")]
 #[path = "common/mod.rs"]
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// Path between QPs.
+/// Environment variable that selects the path between QPs.
 const LINK: &str = "TRUNKLINE_LINK";
 
 /// Returns the number of threads of this process.
@@ -34,7 +34,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Moves a QP to ERR, which flushes a receive, and waits for the event. This needs no address.
+/// Moves a QP to ERR, which flushes a receive, and waits for the event. This requires no address.
 fn flush_and_wait(lab: Lab) {
     // SAFETY: the steps of a verbs program, on an opened context.
     unsafe {
@@ -60,7 +60,7 @@ fn flush_and_wait(lab: Lab) {
     }
 }
 
-/// Exchanges messages between two QPs, which needs an address.
+/// Exchanges messages between two QPs, which requires an address.
 fn exchange(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         lab.close();
     });
     assert_eq!(exchanged, 0, "the child uses the address first");
-    // Many rounds, so that the device's thread is sometimes active during the fork.
+    // Fork many times, so that the device's thread is sometimes active during a fork.
     for round in 0..50 {
         let flushed = in_child(|| {
             assert_eq!(threads(), 1, "a fork copies one thread");
@@ -127,15 +127,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the same program again, with QPs that share memory where possible.
+/// Runs this program again with QPs that share memory where possible.
 fn through_memory() -> ExitCode {
     let program = std::env::current_exe().expect("this program");
     let ended = std::process::Command::new(program).env(LINK, "auto").status().expect("it starts");
     if ended.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Programs block a signal after they have opened the device, and read it through `signalfd`. The device's thread must
-/// not receive the signal, which would end the process.
+/// Programs block a signal after they have opened the device, and read it through `signalfd`. If the device's thread
+/// received the signal, the process would end.
 fn a_blocked_signal_is_the_programs() {
     use nix::sys::signal::{SigSet, Signal, kill};
     let mut read = SigSet::empty();
@@ -146,8 +146,8 @@ fn a_blocked_signal_is_the_programs() {
     read.thread_unblock().expect("a valid set");
 }
 
-/// QPs have exchanged messages before the fork. The child does not have the memory that they may share, and may send, or
-/// destroy a QP, before its device's thread runs again.
+/// The QPs have exchanged messages before the fork. The child does not have the memory that they may share. It may send or
+/// destroy a QP before its device's thread runs again.
 fn connected_at_the_fork(lab: Lab) {
     let cq = lab.cq(null_mut());
     let [from, to] = lab.rc_pair(cq);

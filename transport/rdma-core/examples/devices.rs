@@ -1,11 +1,11 @@
-//! Shows the capabilities of this host's RDMA devices for Trunkline, or why they cannot be used.
+//! Shows what this host's RDMA devices offer to Trunkline, or why Trunkline cannot use them.
 //!
 //! ```text
 //! cargo run -p trunkline-rdma-core --features rdma-core --example devices -- [MEBIBYTES]
 //! ```
 //!
-//! Opens each device and registers memory with it, 4 MiB by default. If there is no device, or a device cannot be
-//! used, exits with status 1 and the reason on standard error.
+//! Opens each device and registers memory on it, 4 MiB by default. If there is no device or a device cannot be used, prints
+//! the reason to standard error and exits with status 1.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ fn names(capabilities: DeviceCapabilities) -> String {
     names.join(" ")
 }
 
-/// Performs the first steps of a node on the device.
+/// Performs the steps with which a node begins to use a device.
 fn try_out(device: &dyn Device, bytes: usize) -> Result<(), VerbsError> {
     let memory =
         Memory::zeroed(bytes).map_err(|_| VerbsError::OutOfResources("no memory for the program itself"))?;

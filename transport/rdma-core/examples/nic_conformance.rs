@@ -5,11 +5,11 @@
 //!     [--device NAME] [--address IP]... [--json] [ITEM...]
 //! ```
 //!
-//! The device is the one named by `TRUNKLINE_DEVICE`, or the first of the host. The two sides are at its first two
-//! RoCE v2 addresses of one family, or both at the same address if there is only one. Items that the device does not
-//! support are skipped with the reason. The drop-in libraries of the software device support XRC, so the items between
-//! processes run on them as well, with this program as the other process. Exits with status 1 if an item fails, and
-//! with 2 for wrong arguments or without a device.
+//! The device is named by `TRUNKLINE_DEVICE`; by default it is the host's first device. The two sides use its first two
+//! RoCE v2 addresses of one family, or the same address if there is only one. Items that the device does not support are
+//! skipped with the reason. The drop-in libraries of the software device support XRC, so they also run the items that
+//! involve several processes, with this program as the other process. Exits with status 1 if an item fails, and with 2 if
+//! an argument is invalid or there is no device.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -23,9 +23,9 @@ use trunkline_conformance::{Bench, Port, ProcessBench, Wanted, run_program, serv
 use trunkline_verbs::{CompletionStatus, VerbsError};
 
 const USAGE: &str = "usage: nic_conformance [--device NAME] [--address IP]... [--json] [ITEM...]";
-/// The variable that makes this program the other process. It contains the address of that process.
+/// Environment variable that makes this program the other process. Its value is the address for that process.
 const PUPPET: &str = "TRUNKLINE_TEST_PUPPET";
-/// The variable that names the device.
+/// Environment variable with the device's name.
 const DEVICE: &str = "TRUNKLINE_DEVICE";
 
 fn main() -> ExitCode {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     run_program(&wanted, &[Arc::new(sides)], &processes)
 }
 
-/// The device and its addresses, from the arguments.
+/// The device and its addresses, as given by the arguments.
 #[derive(Debug, Default)]
 struct Asked {
     device: Option<String>,
@@ -83,7 +83,7 @@ fn serve(address: IpAddr) -> io::Result<()> {
     serve_puppet(port, BufReader::new(io::stdin()), io::stdout())
 }
 
-/// Both sides on one device.
+/// The two sides of a test, on one device.
 #[derive(Debug, Clone)]
 struct Sides {
     near: OnHost,

@@ -1,5 +1,5 @@
-//! One side of a connection on the wire, on the kernel's device with the local address. See
-//! `trunkline_conformance::WireOrder` for its arguments.
+//! One side of a wire test, on the kernel's device that has the local address. `trunkline_conformance::WireOrder` documents
+//! the arguments.
 
 use std::process::ExitCode;
 use std::sync::Arc;

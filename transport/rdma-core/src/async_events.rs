@@ -1,10 +1,10 @@
-//! Delivers asynchronous events from the single descriptor of a context to the openings of its device.
+//! Delivers asynchronous events from a context's single descriptor to each opening of the device.
 //!
-//! A table of live objects maps each event to its opening, and each opening has a queue. An event names its object by
-//! address. An address that is not in the table belongs to another library's object; it is neither followed nor
-//! acknowledged. Events are acknowledged as soon as they are read. Objects are created and destroyed with the table
-//! locked. An object therefore cannot be destroyed between the reading and the acknowledgement of its event, which
-//! would block.
+//! A table of live objects maps each event to an opening, and each opening has a queue. An event names its object by
+//! address. If the address is not in the table, the object belongs to another library, and the event is neither delivered
+//! nor acknowledged. Other events are acknowledged as soon as they are read. Objects are created and destroyed with the
+//! table locked, so an object is not destroyed between the reading and the acknowledgement of its event. The destruction
+//! would otherwise block.
 
 use crate::error::last_errno;
 use crate::handle::Live;
@@ -20,11 +20,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, QpNumber, VerbsError};
 
-/// Capacity of the queue of an opening, in events. Further events are dropped, so that a program that never
-/// takes events does not exhaust memory.
+/// Capacity of an opening's queue, in events. Further events are dropped, so that a program that never takes events does
+/// not exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
-/// `ibv_async_event` with the type as a number, since a kernel may have more types than the bindings.
+/// `ibv_async_event` with the type as a number, because a kernel may use types that the bindings do not define.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 struct RawEvent {
@@ -38,13 +38,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The events of one opening of a device.
+/// The events for one opening of a device.
 #[derive(Debug)]
 pub(crate) struct EventQueue {
     waiting: Mutex<VecDeque<AsyncEvent>>,
     /// Readable while the queue is not empty.
     wake: EventFd,
-    /// Readable while `wake` is, or while the context has unread events.
+    /// Readable while `wake` is readable or the context has unread events.
     either: Epoll,
 }
 
@@ -84,7 +84,7 @@ impl AsFd for EventQueue {
     }
 }
 
-/// The subject of a live object's events, and the opening that created the object.
+/// The subject in a live object's events, and the queue of the opening that created the object.
 #[derive(Debug)]
 struct Known {
     subject: AsyncSubject,
@@ -93,10 +93,10 @@ struct Known {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The objects by the address of their C structure, which is compared and never followed.
+    /// The objects, by the address of the C structure. The address is compared but never dereferenced.
     live: HashMap<usize, Known>,
     queues: Vec<Weak<EventQueue>>,
-    /// True if the descriptor has failed, because the device was removed.
+    /// True if the descriptor has failed because the device was removed.
     is_dead: bool,
 }
 
@@ -105,7 +105,7 @@ struct Table {
 pub(crate) struct AsyncEvents(Mutex<Table>);
 
 impl AsyncEvents {
-    /// Creates the queue of another opening of the device.
+    /// Creates the queue for another opening of the device.
     pub(crate) fn open_queue(&self, context: BorrowedFd<'_>) -> Result<Arc<EventQueue>, VerbsError> {
         let queue = Arc::new(EventQueue::new(context)?);
         let mut table = lock(&self.0);
@@ -136,11 +136,11 @@ impl AsyncEvents {
         status
     }
 
-    /// Reads the events of the context, delivers them, and takes the next event from `queue`. Returns at once if
-    /// the context's descriptor is non-blocking, as set by [`crate::context::Context::open`].
+    /// Reads the context's events, delivers them, and takes the next event from `queue`. Does not block if the context's
+    /// descriptor is non-blocking, as [`crate::context::Context::open`] makes it.
     pub(crate) fn next(&self, context: Live<'_, ibv_context>, queue: &EventQueue) -> Option<AsyncEvent> {
         let mut table = lock(&self.0);
-        // Limit the events per call, so that a flood of events does not hold the lock.
+        // Limit the number of events per call, so that a flood of events does not keep the table locked.
         for _ in 0..QUEUE_DEPTH {
             if table.is_dead {
                 break;
@@ -166,7 +166,7 @@ impl AsyncEvents {
 }
 
 impl Table {
-    /// Delivers an event to its openings. Returns true if this provider must acknowledge it.
+    /// Delivers an event to the openings that it concerns. Returns true if this provider must acknowledge it.
     fn deliver(&self, event: RawEvent) -> bool {
         let Some((kind, about)) = classify(event.event_type) else { return false };
         let subject = match about {
@@ -178,7 +178,7 @@ impl Table {
                 }
                 return true;
             }
-            // The union's `int`; its other bytes are undefined.
+            // The port number is the union's `int`. The other bytes are undefined.
             About::Port => AsyncSubject::Port(event.element.to_ne_bytes()[0]),
             About::Device => AsyncSubject::Device,
         };
@@ -192,7 +192,7 @@ impl Table {
         }
     }
 
-    /// Reports, once, that the descriptor has failed permanently, and stops waiting for it.
+    /// Reports once that the descriptor has failed permanently, and stops waiting for it.
     fn fail(&mut self, context: Live<'_, ibv_context>) {
         self.is_dead = true;
         // SAFETY: the context is `Live`, and its descriptor is open as long as the context.
@@ -204,14 +204,14 @@ impl Table {
     }
 }
 
-/// Subject of an event.
+/// The kind of subject that an event has.
 enum About {
     Object,
     Port,
     Device,
 }
 
-/// Classifies a number of `ibv_event_type`; `None` for events of objects that this crate does not create.
+/// Classifies a value of `ibv_event_type`. Returns `None` for events of objects that this crate does not create.
 fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     use About::{Device, Object, Port};
     use AsyncEventKind as K;
@@ -239,7 +239,7 @@ fn classify(event_type: c_int) -> Option<(AsyncEventKind, About)> {
     })
 }
 
-/// Returns the subject of a QP's events.
+/// Returns the subject for the events of a QP.
 pub(crate) fn of_qp(number: u32) -> AsyncSubject {
     AsyncSubject::Qp(QpNumber::new(number))
 }
@@ -255,7 +255,7 @@ mod tests {
         _context: EventFd,
     }
 
-    /// Creates two openings of one device, and an object of the first.
+    /// Creates two openings of one device, and an object of the first opening.
     fn two_openings() -> TwoOpenings {
         let context = EventFd::new().unwrap();
         let queues = [(); 2].map(|()| Arc::new(EventQueue::new(context.as_fd()).unwrap()));
@@ -281,7 +281,7 @@ mod tests {
     fn object_event_reaches_its_opening_and_port_event_all_openings() {
         let device = two_openings();
         assert!(device.table.deliver(RawEvent { element: 0x1000, event_type: 1 }));
-        // The port's number is the union's `int`. The other bytes have no meaning.
+        // The port number is the union's `int`. The other bytes have no meaning.
         assert!(device.table.deliver(RawEvent { element: 0xffff_ffff_0000_0002, event_type: 10 }));
         let qp = AsyncEvent { kind: AsyncEventKind::QpFatal, subject: of_qp(17) };
         let port = AsyncEvent { kind: AsyncEventKind::PortError, subject: AsyncSubject::Port(2) };
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(lock(&device.queues[0].waiting).len(), QUEUE_DEPTH);
     }
 
-    /// Closed streams affect a whole process, so the test runs itself in another process.
+    /// Closing the streams affects the whole process, so the test runs itself in another process.
     #[test]
     fn no_descriptor_takes_number_of_closed_stream() {
         const NAME: &str = "async_events::tests::no_descriptor_takes_number_of_closed_stream";

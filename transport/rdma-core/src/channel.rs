@@ -1,8 +1,7 @@
 //! Completion channels.
 //!
-//! A sleeping thread waits for the channel's descriptor. The number of a CQ is stored in its `cq_context`, so no table
-//! is needed. Each event is acknowledged as soon as it is read, since the destruction of a CQ waits for the
-//! acknowledgement.
+//! A sleeping thread waits for the channel's descriptor. A CQ's number is stored in its `cq_context`, so no table is
+//! needed. Each event is acknowledged as soon as it is read, because the destruction of a CQ waits for the acknowledgement.
 
 use crate::context::{Opened, unblock};
 use crate::error::{Doing, check_destroy, last};
@@ -44,7 +43,7 @@ impl Channel {
         &self.handle
     }
 
-    /// Returns the opened device of the channel.
+    /// Returns the opening to which the channel belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -62,8 +61,8 @@ impl CompletionChannel for Channel {
         let event = self.handle.with(|channel| {
             let mut cq = null_mut();
             let mut context = null_mut();
-            // SAFETY: the channel is `Live`, and both results are local. It does not block: `new` has made its
-            // descriptor non-blocking.
+            // SAFETY: the channel is `Live`, and both results are local. The call does not block, because `new` has made
+            // the descriptor non-blocking.
             if unsafe { ibv_get_cq_event(channel.raw(), &raw mut cq, &raw mut context) } != 0 {
                 return None;
             }

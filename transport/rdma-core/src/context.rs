@@ -1,9 +1,9 @@
-//! The `ibv_context` of a device, which is always librdmacm's own.
+//! A device's `ibv_context`, which is always the one that librdmacm opened.
 //!
-//! Connections use librdmacm's context, and objects of two contexts cannot be used together. A kernel that removes a
-//! device waits until all its contexts are closed, and librdmacm closes a context when its last reference is released.
-//! This crate therefore holds a reference instead of opening another context. librdmacm has one context per device and
-//! process, so all openings of a device in this process share it and the descriptor of its events.
+//! Connections use librdmacm's context, and objects of different contexts cannot be combined. The kernel completes the
+//! removal of a device only when all its contexts are closed, and librdmacm closes a context when its last reference is
+//! released. This crate therefore holds a reference and does not open another context. librdmacm has one context per device
+//! and process. All openings of a device in this process share this context and its event descriptor.
 
 use crate::async_events::{AsyncEvents, EventQueue};
 use crate::diagnosis;
@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use trunkline_verbs::descriptors::HeldStdio;
 use trunkline_verbs::{AsyncSubject, VerbsError};
 
-/// The contexts in use, which are global to the process as in librdmacm.
+/// The contexts in use. They are global to the process, as in librdmacm.
 static OPEN: Mutex<Vec<Weak<Context>>> = Mutex::new(Vec::new());
 
-/// A device's context, which this value keeps open.
+/// A device's context, which is kept open by this value.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: NonNull<ibv_context>,
-    /// A list from librdmacm that contains only this device and holds the reference to it.
+    /// A librdmacm list that contains only this device and holds the reference to it.
     _list: DeviceList,
     name: String,
     guid: u64,
@@ -40,7 +40,7 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Opens the device with this name.
+    /// Opens the device with the given name.
     ///
     /// # Errors
     /// Returns [`VerbsError::NoDevice`] if the name is unknown, or librdmacm's error.
@@ -61,13 +61,13 @@ impl Context {
         Ok(context)
     }
 
-    /// Returns the C object, which is open for as long as this value exists.
+    /// Returns the C object, which is open while this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         // SAFETY: the list keeps the context open, and is dropped with this value.
         unsafe { Live::new(self.raw) }
     }
 
-    /// Like [`Self::live`], for a C function.
+    /// Like [`Self::live`], but returns a pointer for C functions.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
     }
@@ -87,15 +87,15 @@ impl Context {
         &self.events
     }
 
-    /// Returns true if the kernel has removed the device, so that libibverbs no longer lists it.
+    /// Returns true if the kernel has removed the device. libibverbs then no longer lists it.
     fn is_removed(&self) -> bool {
         // SAFETY: the list keeps the context open.
         let device = unsafe { (*self.raw.as_ptr()).device };
         let mut count: c_int = 0;
         // SAFETY: the count is local.
         let Some(list) = NonNull::new(unsafe { ibv_get_device_list(&raw mut count) }) else { return false };
-        // A device keeps its address while a context, such as this one, holds it.
-        // SAFETY: libibverbs returns as many devices as it counts.
+        // A device keeps its address while a context holds it, as this context does. SAFETY: libibverbs returns as many
+        // devices as it counts.
         let is_listed = (0..usize::try_from(count).unwrap_or(0))
             .any(|index| std::ptr::eq(unsafe { list.add(index).read() }, device));
         // SAFETY: the list is not used after this.
@@ -103,10 +103,10 @@ impl Context {
         !is_listed
     }
 
-    /// Closes the kernel's files of a removed device, since the kernel waits for that before it completes the removal.
-    /// librdmacm closes a context only when it reads the list of devices again and finds another device, so it never
-    /// closes the context of the only device. The descriptors stay open, on `/dev/null`, so that librdmacm does not
-    /// close other files when it later closes them.
+    /// Closes the kernel's files of a removed device, because the kernel does not complete the removal before they are
+    /// closed. librdmacm would close the context only when it rereads the device list and finds another device, so it never
+    /// closes the context of the only device. The descriptors remain open on `/dev/null`. Otherwise, librdmacm would later
+    /// close unrelated files.
     fn release_files(&self) {
         // SAFETY: the list keeps the context open.
         let files = unsafe { [(*self.raw.as_ptr()).async_fd, (*self.raw.as_ptr()).cmd_fd] };
@@ -136,26 +136,25 @@ impl Drop for Context {
     }
 }
 
-/// One opening of a device. Objects refer to their opening, because objects of two openings cannot be used
-/// together, as if they belonged to two processes.
+/// One opening of a device. An object belongs to its opening. Objects of two openings cannot be combined, as if they
+/// belonged to two processes.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    /// Events of the context's objects. Dropped before the context, since the events' descriptor depends on
-    /// it.
+    /// Events of the opening's objects. They are dropped before the context, because they use its descriptor.
     pub(crate) events: Arc<EventQueue>,
-    /// The context, which all openings of a device share.
+    /// The context, which is shared by all openings of the device.
     pub(crate) context: Arc<Context>,
 }
 
 impl Opened {
-    /// Opens the device with this name.
+    /// Opens the device with the given name.
     pub(crate) fn new(name: &str) -> Result<Arc<Self>, VerbsError> {
         let context = Context::open(name)?;
         let events = context.events().open_queue(context.events_fd())?;
         Ok(Arc::new(Self { events, context }))
     }
 
-    /// Creates an object with `make`, and delivers its events to this opening.
+    /// Creates an object with `make`, and delivers the object's events to this opening.
     pub(crate) fn enter<T>(
         &self,
         make: impl FnOnce() -> Result<(NonNull<T>, AsyncSubject), VerbsError>,
@@ -163,23 +162,23 @@ impl Opened {
         self.context.events().enter(&self.events, make)
     }
 
-    /// Destroys an object of [`Self::enter`] with `destroy`, which returns 0 on success.
+    /// Destroys an object created in [`Self::enter`]. `destroy` returns 0 on success.
     pub(crate) fn leave<T>(&self, object: *mut T, destroy: impl FnOnce(*mut T) -> c_int) -> c_int {
         self.context.events().leave(object, destroy)
     }
 
-    /// Returns the context, which is open as long as this value exists.
+    /// Returns the context, which is open while this value exists.
     pub(crate) fn live(&self) -> Live<'_, ibv_context> {
         self.context.live()
     }
 
-    /// Like [`Self::live`], for a C function.
+    /// Like [`Self::live`], but returns a pointer for C functions.
     pub(crate) fn raw(&self) -> *mut ibv_context {
         self.context.raw()
     }
 }
 
-/// Makes a descriptor of libibverbs non-blocking, which its manual allows.
+/// Makes a libibverbs descriptor non-blocking, as the man pages of libibverbs permit.
 pub(crate) fn unblock(descriptor: RawFd) -> Result<(), VerbsError> {
     // SAFETY: fcntl with these commands accesses no memory; the caller's object keeps the descriptor open.
     let flags = unsafe { libc::fcntl(descriptor, libc::F_GETFL) };
@@ -190,7 +189,7 @@ pub(crate) fn unblock(descriptor: RawFd) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// A list of `rdma_get_devices`, which keeps each device in it open.
+/// A list from `rdma_get_devices`. It keeps the devices in it open.
 #[derive(Debug)]
 struct DeviceList(NonNull<*mut ibv_context>);
 
@@ -211,7 +210,7 @@ impl DeviceList {
         (0..).map_while(|index| NonNull::new(unsafe { self.0.add(index).read() }))
     }
 
-    /// Releases all devices except the one with this name.
+    /// Releases all devices except the device with the given name.
     fn only(self, name: &str) -> Result<Self, VerbsError> {
         let mut kept = None;
         let mut others = Vec::new();
@@ -224,8 +223,8 @@ impl DeviceList {
         if others.is_empty() {
             return Ok(self);
         }
-        // librdmacm frees a list with `free`, so it accepts a list from `calloc`.
-        // SAFETY: `calloc` takes two numbers, and its result is checked.
+        // librdmacm frees a list with `free`, so a list from `calloc` is valid. SAFETY: `calloc` takes two numbers, and its
+        // result is checked.
         let rest = unsafe { libc::calloc(others.len() + 1, size_of::<*mut ibv_context>()) };
         let Some(rest) = NonNull::new(rest.cast::<*mut ibv_context>()) else {
             return Err(named(Doing::Allocate, libc::ENOMEM));

@@ -1,7 +1,7 @@
-//! Converts between the C structures and the types of the verbs traits.
+//! Converts between C structures and the types of the verbs traits.
 //!
-//! Completions, GIDs, and attributes of QPs and ports are converted. The conversions accept every value, because a
-//! newer library or a vendor may use numbers unknown to the bindings.
+//! This covers completions, GIDs, and attributes of QPs and ports. Every value is accepted, because a newer library or a
+//! vendor may use numbers that the bindings do not define.
 
 use crate::mr;
 use rdma_sys::*;
@@ -17,7 +17,7 @@ const WC_WITH_IMM: u32 = 1 << 1;
 /// `IBV_GID_TYPE_ROCE_V2`, as in an entry of `ibv_query_gid_table`.
 const GID_ENTRY_ROCE_V2: u32 = 2;
 
-/// Returns a C structure of zeros.
+/// Returns a zeroed C structure.
 ///
 /// # Safety
 /// `T` consists of numbers and pointers.
@@ -31,7 +31,7 @@ pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     let status = status(entry.status);
     let qp_number = QpNumber::new(entry.qp_num);
     if !status.is_success() {
-        // After a failure no other field is defined.
+        // If the status is an error, the other fields are undefined.
         return Completion { wr_id: entry.wr_id, status, qp_number, ..Completion::default() };
     }
     let with_immediate = entry.wc_flags & WC_WITH_IMM != 0;
@@ -48,7 +48,7 @@ pub(crate) fn completion(entry: &ibv_wc) -> Completion {
     }
 }
 
-/// Converts a status from its number in `ibv_wc_status`. An unknown status is a general error.
+/// Converts a value of `ibv_wc_status`. An unknown status becomes a general error.
 fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     use CompletionStatus as S;
     const ALL: [CompletionStatus; 24] = [
@@ -80,8 +80,8 @@ fn status(code: ibv_wc_status::Type) -> CompletionStatus {
     usize::try_from(code).ok().and_then(|index| ALL.get(index)).copied().unwrap_or(S::GeneralError)
 }
 
-/// Converts an opcode from its number. Numbers from `IBV_WC_RECV` on are receives. Other unknown numbers,
-/// including vendors' own, count as sends, since this crate does not post such work.
+/// Converts the number of an opcode. `IBV_WC_RECV` and larger numbers are receives. Other unknown numbers, including
+/// vendors' opcodes, count as sends, because this crate does not post such work.
 fn opcode(code: ibv_wc_opcode::Type) -> CompletionOpcode {
     match code {
         ibv_wc_opcode::IBV_WC_RDMA_WRITE => CompletionOpcode::RdmaWrite,
@@ -125,12 +125,13 @@ pub(crate) fn from_cap(cap: &ibv_qp_cap) -> QueueCapacities {
     }
 }
 
-/// Converts a path MTU from its number in C. An unknown number becomes the smallest MTU, which every link supports.
+/// Converts the number of a path MTU. An unknown number becomes the smallest MTU, which every link supports.
 pub(crate) fn mtu(code: ibv_mtu::Type) -> Mtu {
     u8::try_from(code).ok().and_then(Mtu::from_code).unwrap_or(Mtu::Mtu256)
 }
 
-/// Converts a change to attributes and a mask for `ibv_modify_qp`; `None` if a value does not fit the C field.
+/// Converts a change to the attributes and the mask for `ibv_modify_qp`. Returns `None` if a value does not fit its C
+/// field.
 pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     use ibv_qp_attr_mask as M;
     // SAFETY: the structure consists of numbers.
@@ -168,7 +169,7 @@ pub(crate) fn modify(change: &QpModify) -> Option<(ibv_qp_attr, c_int)> {
     Some((attr, c_int::try_from(mask).ok()?))
 }
 
-/// The mask for `ibv_query_qp`, with all attributes of QPs of these types.
+/// Mask for `ibv_query_qp` that selects all attributes of the supported QP types.
 pub(crate) const QUERY_MASK: c_int = {
     use ibv_qp_attr_mask as M;
     let mask = M::IBV_QP_STATE.0
@@ -207,7 +208,7 @@ fn address(vector: &AddressVector) -> Option<ibv_ah_attr> {
     })
 }
 
-/// Converts a change from attributes of `rdma_init_qp_attr` or `ibv_query_qp`.
+/// Converts attributes from `rdma_init_qp_attr` or `ibv_query_qp` to a change.
 pub(crate) fn to_modify(attr: &ibv_qp_attr, mask: u32) -> QpModify {
     use ibv_qp_attr_mask as M;
     fn when<V>(mask: u32, bit: M, value: V) -> Option<V> {
@@ -244,7 +245,7 @@ fn address_vector(ah: &ibv_ah_attr) -> Option<AddressVector> {
     })
 }
 
-/// Converts the attributes that `ibv_query_qp` has returned.
+/// Converts the attributes that `ibv_query_qp` returns.
 pub(crate) fn attributes(qp_type: QpType, attr: &ibv_qp_attr) -> QpAttributes {
     let mut attributes = QpAttributes::new(qp_type);
     attributes.apply(&QpModify { current_state: None, ..to_modify(attr, u32::MAX) });
@@ -265,12 +266,12 @@ pub(crate) fn gid_entry(entry: &ibv_gid_entry) -> Option<GidEntry> {
     })
 }
 
-/// Converts a limit, which is a signed number in C.
+/// Converts a limit, which is a signed number in C. A negative number becomes 0.
 pub(crate) fn limit(value: c_int) -> u32 {
     u32::try_from(value).unwrap_or(0)
 }
 
-/// Converts a limit to a byte.
+/// Converts a limit to a byte, and clamps it to the range 0 to 255.
 pub(crate) fn small_limit(value: c_int) -> u8 {
     u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX)
 }
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(with_immediate.flags, CompletionFlags::empty());
         assert_eq!(completion(&entry(0, 0x7000, 0)).opcode, CompletionOpcode::Send);
         assert_eq!(completion(&entry(0, 0x70f0, 0)).opcode, CompletionOpcode::Receive);
-        // After a failure the opcode is undefined.
+        // The opcode is undefined if the status is an error.
         let failed = completion(&entry(ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR, 0x7777, u32::MAX));
         assert_eq!((failed.status, failed.wr_id), (CompletionStatus::RnrRetryExceeded, 5));
         assert_eq!((failed.flags, failed.byte_length), (CompletionFlags::empty(), 0));
@@ -338,7 +339,7 @@ mod tests {
         };
         let (attr, mask) = modify(&change).unwrap();
         assert_eq!(to_modify(&attr, mask.cast_unsigned()), change);
-        // The mask has one bit for each attribute and one for the state.
+        // The mask contains one bit per attribute and one bit for the state.
         assert_eq!(mask.count_ones(), AttributeMask::all().bits().count_ones() + 1);
         assert_eq!(modify(&QpModify::default()).unwrap().1, 0);
         let far = AddressVector { source_gid_index: 256, ..change.address_vector.unwrap() };

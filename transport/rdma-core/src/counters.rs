@@ -1,14 +1,14 @@
 //! Hardware counters of a device's first port.
 //!
-//! Maps files of sysfs to the counters' common names. Drivers provide different files, and counters without a file are
-//! omitted.
+//! This module maps files in sysfs to common counter names. Drivers provide different files, and counters without a file
+//! are omitted.
 
 use std::fs;
 use std::path::PathBuf;
 use trunkline_verbs::Counter;
 
-/// A file below `/sys/class/infiniband/DEVICE/ports/1`, and the counter's name. Of several files with the same counter
-/// name, the first existing one is read.
+/// A file below `/sys/class/infiniband/DEVICE/ports/1`, and the counter's name. If several files have the same counter
+/// name, the first existing file is read.
 const FILES: [(&str, &str); 16] = [
     ("hw_counters/sent_pkts", "packets_sent"),
     ("counters/port_xmit_packets", "packets_sent"),
@@ -28,11 +28,11 @@ const FILES: [(&str, &str); 16] = [
     ("hw_counters/retry_exceeded_err", "retry_exceeded"),
 ];
 
-/// The counters of one opened device.
+/// The counters of one opening of a device.
 #[derive(Debug)]
 pub(crate) struct Counters {
     folder: PathBuf,
-    /// The values at the opening of the device. The kernel counts from the device's creation.
+    /// The values when the device was opened. The kernel counts from the device's creation.
     at_open: Vec<Counter>,
 }
 
@@ -49,7 +49,7 @@ impl Counters {
         let mut counters = self.absolute();
         for counter in &mut counters {
             let before = self.at_open.iter().find(|before| before.name == counter.name);
-            // A counter that was reset in the meantime reads 0.
+            // A counter that has been reset since then reads 0.
             counter.value = counter.value.saturating_sub(before.map_or(0, |before| before.value));
         }
         counters
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn counters_start_when_device_is_opened() {
         let folder = std::env::temp_dir().join(format!("trunkline-counters-{}", std::process::id()));
-        // A killed process may have had the same process id.
+        // A killed process with the same process id may have left the folder.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(folder.join("hw_counters")).unwrap();
         let sent = folder.join("hw_counters/sent_pkts");

@@ -1,6 +1,6 @@
 //! Completion queues.
 //!
-//! Entries are read in batches on the stack and then converted.
+//! Entries are read into a batch on the stack and then converted.
 
 use crate::channel::Channel;
 use crate::context::Opened;
@@ -15,7 +15,7 @@ use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 use trunkline_verbs::{AsyncSubject, Completion, CompletionQueue, Notify, VerbsError};
 
-/// Number of entries read from the device at once, which take 2 KiB of stack.
+/// Number of entries that are read from the device in one call. They use 2 KiB of stack.
 const BATCH: usize = 32;
 
 /// A completion queue.
@@ -39,7 +39,7 @@ impl Cq {
         let cqe = entries(capacity_cqe, max_cqe)?;
         let number =
             usize::try_from(number).map_err(|_| VerbsError::Invalid("the context exceeds a pointer"))?;
-        // C stores the number and returns it in events; it is never used as a pointer.
+        // C stores the number and returns it in events. It is never used as a pointer.
         let carried = without_provenance_mut::<c_void>(number);
         let make = |channel: *mut _| {
             opened.enter(|| {
@@ -66,7 +66,7 @@ impl Cq {
         &self.handle
     }
 
-    /// Returns the opened device of the CQ.
+    /// Returns the opening to which the CQ belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

@@ -1,7 +1,7 @@
-//! Opened devices, which create all other objects.
+//! Open devices, which create all other objects.
 //!
-//! A device checks that the objects of one call belong to it and are compatible. `limits` contains the queries that
-//! run once, when the device is opened.
+//! A device checks that the objects passed to a call belong to it and fit together. The queries in `limits` run once, when
+//! the device is opened.
 
 use crate::channel::Channel;
 use crate::cm::Manager;
@@ -26,7 +26,7 @@ use trunkline_verbs::{
     XrcDomain, XrcdFlags,
 };
 
-/// An opened device.
+/// An open device.
 #[derive(Debug)]
 pub(crate) struct RdmaDevice {
     attributes: DeviceAttributes,
@@ -35,7 +35,8 @@ pub(crate) struct RdmaDevice {
     opened: Arc<Opened>,
 }
 
-/// Converts a trait object to an object of this opening. Refuses objects of other providers and openings.
+/// Converts a trait object to an object of this opening. Returns an error for objects of other providers and other
+/// openings.
 macro_rules! own {
     ($name:ident, $trait:ident, $type:ident, $what:literal) => {
         fn $name(&self, object: Arc<dyn $trait>) -> Result<Arc<$type>, VerbsError> {
@@ -64,7 +65,8 @@ impl RdmaDevice {
     own!(own_xrcd, XrcDomain, Xrcd, "XRC domain");
     own!(own_channel, CompletionChannel, Channel, "completion channel");
 
-    /// Refuses an operation that needs XRC on a device without it, before any other check (contract A9).
+    /// Returns an error if an operation needs XRC and the device does not support it. This check precedes all others
+    /// (contract A9).
     fn needs_xrc(&self, what: &'static str) -> Result<(), VerbsError> {
         if self.attributes.capabilities.contains(DeviceCapabilities::XRC) {
             Ok(())
@@ -73,7 +75,7 @@ impl RdmaDevice {
         }
     }
 
-    /// Checks that the objects of a QP fit its type. Returns them, and the capacities to request.
+    /// Checks that the objects in `init` fit the QP type. Returns the objects and the capacities to request.
     fn qp_parts(&self, init: QpInit) -> Result<(QpParts, QueueCapacities), VerbsError> {
         let needs = VerbsError::Invalid;
         let capacities = self.capacities(&init)?;
@@ -111,7 +113,7 @@ impl RdmaDevice {
         Ok((parts, capacities))
     }
 
-    /// Returns the capacities to request, which are 0 where the type does not use them (contract C2).
+    /// Returns the capacities to request. A capacity that the QP type does not use is 0 (contract C2).
     fn capacities(&self, init: &QpInit) -> Result<QueueCapacities, VerbsError> {
         let asked = init.capacities;
         let limits = &self.attributes;

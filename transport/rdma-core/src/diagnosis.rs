@@ -1,7 +1,7 @@
 //! Reasons why devices or connections cannot be opened.
 //!
-//! librdmacm returns ENODEV or EPERM for nearly every cause, or omits a device from its list. This module checks the
-//! files in /dev/infiniband, because a missing module requires another remedy than a file without permission.
+//! librdmacm returns ENODEV or EPERM for nearly every cause, or omits a device from its list. This module checks the files
+//! in /dev/infiniband, because a missing kernel module requires a different remedy than a file without permission.
 
 use crate::listing;
 use std::fs::OpenOptions;
@@ -9,19 +9,19 @@ use std::io::ErrorKind;
 use std::path::Path;
 use trunkline_verbs::VerbsError;
 
-/// The directory of the kernel's RDMA files.
+/// The directory with the kernel's RDMA device files.
 const FOLDER: &str = "/dev/infiniband";
 
-/// Returns the error to report instead of `returned`, librdmacm's error for the list of all devices.
+/// Returns the error to report when librdmacm's list of all devices failed with `returned`.
 pub(crate) fn of(returned: VerbsError) -> VerbsError {
-    // If there is no device, the returned error is the explanation.
+    // If there are no devices, that is the explanation.
     match listing::devices() {
         Ok(_) => of_files(Path::new(FOLDER)).unwrap_or(returned),
         Err(none) => none,
     }
 }
 
-/// Returns the error to report instead of `returned` for a device that librdmacm does not list.
+/// Returns the error to report for a device that librdmacm does not list. `returned` is librdmacm's error.
 pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     match listing::devices() {
         Ok(devices) if devices.iter().any(|info| info.name == name) => {
@@ -31,7 +31,7 @@ pub(crate) fn of_device(name: &str, returned: VerbsError) -> VerbsError {
     }
 }
 
-/// Returns the fault of the files in a folder, given that libibverbs lists devices.
+/// Returns an error if a file in the folder is missing or inaccessible. libibverbs must list at least one device.
 fn of_files(folder: &Path) -> Option<VerbsError> {
     let names = folder.read_dir().into_iter().flatten().filter_map(Result::ok).map(|entry| entry.file_name());
     let mut verbs: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("uverbs")).collect();
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn missing_file_is_named() {
         let folder = std::env::temp_dir().join(format!("trunkline-diagnosis-{}", std::process::id()));
-        // A killed process may have had the same process id.
+        // A killed process with the same process id may have left the folder.
         let _left = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let without_verbs = of_files(&folder).unwrap();

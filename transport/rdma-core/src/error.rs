@@ -1,7 +1,6 @@
-//! Meaning of libibverbs' errnos, and remedies for the user.
+//! Conversion of libibverbs' errnos to errors, with remedies for the user.
 //!
-//! Maps errnos to [`VerbsError`]. Each caller names the operation, because an errno has different causes in different
-//! operations.
+//! Each caller names its operation, because an errno has different causes in different operations.
 
 use std::ffi::c_int;
 use trunkline_verbs::VerbsError;
@@ -25,15 +24,15 @@ pub(crate) enum Doing {
     OpenXrcd,
     /// Creating a protection domain or a completion channel.
     Allocate,
-    /// Changing a queue pair.
+    /// Changing attributes or the state of a queue pair.
     ModifyQp,
     /// Changing a shared receive queue.
     ModifySrq,
     /// Changing the size of a CQ.
     ResizeCq,
-    /// Posting work.
+    /// Posting a work request.
     Post,
-    /// Querying a state, or requesting a notification.
+    /// Querying a state or requesting a notification.
     Query,
     /// Destroying an object.
     Destroy(&'static str),
@@ -49,8 +48,8 @@ pub(crate) fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// Converts the result of a C function. Returns `Ok` for 0. libibverbs returns an errno; some of its providers return
-/// a negative errno, and others set errno and return -1.
+/// Converts the result of a C function. Returns `Ok` if it is 0. libibverbs returns an errno. Some of its providers return
+/// a negative errno, and others return -1 and set errno.
 pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     match status {
         0 => Ok(()),
@@ -59,12 +58,12 @@ pub(crate) fn check(doing: Doing, status: c_int) -> Result<(), VerbsError> {
     }
 }
 
-/// Returns the error for a failed destruction.
+/// Returns the error for the failed destruction of an object.
 pub(crate) fn check_destroy(errno: i32, why_busy: &'static str) -> VerbsError {
     check(Doing::Destroy(why_busy), errno).err().unwrap_or(VerbsError::Gone)
 }
 
-/// Returns the error for an errno.
+/// Returns the error that an errno means for an operation.
 pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
     match errno {
         libc::EINVAL => VerbsError::Invalid(invalid(doing)),
@@ -74,7 +73,7 @@ pub(crate) fn named(doing: Doing, errno: c_int) -> VerbsError {
         }),
         libc::ENOMEM if doing == Doing::Register => VerbsError::OutOfResources(memlock()),
         libc::ENOMEM => VerbsError::OutOfResources(no_memory(doing)),
-        // `ibv_get_device_list` fails with ENOSYS if the kernel has no RDMA at all.
+        // `ibv_get_device_list` fails with ENOSYS if the kernel does not support RDMA.
         libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ENOSYS if doing == Doing::List => {
             VerbsError::Missing(NO_DEVICES)
         }
@@ -160,7 +159,7 @@ fn unsupported(doing: Doing) -> &'static str {
     }
 }
 
-/// Returns the reason why memory could not be pinned, which is nearly always the process's limit.
+/// Returns the reason why memory cannot be pinned, which is nearly always the limit of the process.
 fn memlock() -> &'static str {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is a local `rlimit`, which the call fills in.

@@ -1,8 +1,8 @@
-//! Pointers to C objects that may be destroyed while the Rust objects around them still exist.
+//! Pointers to C objects that may be destroyed while the Rust objects that refer to them still exist.
 //!
-//! A C function never gets a pointer to a destroyed object, because a use holds the lock for reading, and the
-//! destruction for writing. Uses never wait for one another, and a use must not lock the same handle again. A use gets
-//! a [`Live`] pointer, whose lifetime is the lifetime of the lock.
+//! A C function never receives a pointer to a destroyed object: a use holds the lock for reading, and the destruction holds
+//! it for writing. Uses do not wait for each other. A use must not lock the same handle again. A use receives a [`Live`]
+//! pointer, whose lifetime is that of the lock guard.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use trunkline_verbs::VerbsError;
 
-/// A pointer to a C object of libibverbs that is not destroyed during `'a`.
+/// A pointer to a libibverbs object that is not destroyed during `'a`.
 pub(crate) struct Live<'a, T> {
     raw: NonNull<T>,
     lifetime: PhantomData<&'a T>,
@@ -27,18 +27,18 @@ impl<T> Copy for Live<'_, T> {}
 
 impl<T> Live<'_, T> {
     /// # Safety
-    /// libibverbs created the object, and it is not destroyed during `'a`.
+    /// libibverbs must have created the object, and the object must not be destroyed during `'a`.
     pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
         Self { raw, lifetime: PhantomData }
     }
 
-    /// Returns the object, for a C function.
+    /// Returns the object as a pointer for C functions.
     pub(crate) fn raw(self) -> *mut T {
         self.raw.as_ptr()
     }
 }
 
-/// A C object of libibverbs, or none once it is destroyed.
+/// A libibverbs object, or `None` after its destruction.
 pub(crate) struct Handle<T>(RwLock<Option<NonNull<T>>>);
 
 // SAFETY: libibverbs lets any thread use its objects. The pointer is passed to its functions only, and the
@@ -52,15 +52,15 @@ impl<T> Handle<T> {
     /// Takes over an object created by libibverbs.
     ///
     /// # Safety
-    /// The object is not destroyed, and only this value destroys it.
+    /// The object must not be destroyed yet, and must be destroyed only by this value.
     pub(crate) unsafe fn new(raw: NonNull<T>) -> Self {
         Self(RwLock::new(Some(raw)))
     }
 
-    /// Calls `with` on the object, which is not destroyed during the call.
+    /// Calls `with` with the object, which is not destroyed during the call.
     ///
     /// # Errors
-    /// Returns [`VerbsError::Gone`] if the object is already destroyed.
+    /// Returns [`VerbsError::Gone`] if the object has been destroyed.
     #[inline]
     pub(crate) fn with<R>(&self, with: impl FnOnce(Live<'_, T>) -> R) -> Result<R, VerbsError> {
         let raw = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -71,22 +71,21 @@ impl<T> Handle<T> {
         }
     }
 
-    /// Keeps the object from being destroyed until the guard is dropped, for a call that takes several
-    /// objects.
+    /// Prevents the object's destruction until the guard is dropped. For calls that take several objects.
     ///
     /// # Errors
-    /// Returns [`VerbsError::Gone`] if the object is already destroyed.
+    /// Returns [`VerbsError::Gone`] if the object has been destroyed.
     pub(crate) fn hold(&self) -> Result<Held<'_, T>, VerbsError> {
         let guard = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let raw = guard.ok_or(VerbsError::Gone)?;
         Ok(Held { raw, _guard: guard })
     }
 
-    /// Destroys the object with `destroy`, which returns the result of libibverbs, an errno if the object was not
-    /// destroyed.
+    /// Destroys the object with `destroy`, which returns the result of the libibverbs function: 0, or an errno if the
+    /// object was not destroyed.
     ///
     /// # Errors
-    /// Returns the error that `named` returns for the errno, or [`VerbsError::Gone`] if the object is already destroyed.
+    /// Returns the error from `named` for the errno, or [`VerbsError::Gone`] if the object has already been destroyed.
     pub(crate) fn destroy(
         &self,
         destroy: impl FnOnce(Live<'_, T>) -> c_int,
@@ -105,7 +104,7 @@ impl<T> Handle<T> {
     }
 }
 
-/// A guard that keeps a C object from being destroyed.
+/// A guard that prevents the destruction of a C object.
 pub(crate) struct Held<'a, T> {
     raw: NonNull<T>,
     _guard: RwLockReadGuard<'a, Option<NonNull<T>>>,
@@ -118,7 +117,7 @@ impl<T> Held<'_, T> {
     }
 }
 
-/// Returns an object for a C structure; null if it is absent.
+/// Returns a pointer for a C structure, or null if `part` is `None`.
 pub(crate) fn raw_or_null<T>(part: Option<&Held<'_, T>>) -> *mut T {
     part.map_or(std::ptr::null_mut(), Held::raw)
 }
@@ -129,7 +128,7 @@ impl<T> fmt::Debug for Handle<T> {
     }
 }
 
-/// Reports an object that a destructor could not destroy.
+/// Logs that a destructor could not destroy an object.
 pub(crate) fn dropped(what: &'static str, result: Result<(), VerbsError>) {
     match result {
         Ok(()) | Err(VerbsError::Gone) => {}

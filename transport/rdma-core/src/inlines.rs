@@ -1,9 +1,9 @@
 //! Rust versions of the functions that libibverbs defines only in its header.
 //!
-//! They call through the tables of functions: `ibv_context.ops` for the data path and, for extended verbs, the
-//! `verbs_context` around an `ibv_context`. Each function corresponds to one inline function of verbs.h, with the same
-//! checks and results. The inline functions of the bindings are not used, because they fail on 64-bit machines. Only
-//! this file reads the tables.
+//! They call functions through tables: `ibv_context.ops` for the data path, and the `verbs_context` around an `ibv_context`
+//! for extended verbs. Each function corresponds to one inline function in verbs.h, with the same checks and results. The
+//! inline functions in the bindings are not used, because they fail on 64-bit machines. The tables are read only in this
+//! file.
 
 use crate::handle::Live;
 use rdma_sys::*;
@@ -12,7 +12,7 @@ use std::mem::{MaybeUninit, offset_of, size_of};
 use std::ptr::{NonNull, null_mut};
 
 unsafe extern "C" {
-    /// `ibv_query_gid_table` of the header calls this function with the size of an entry.
+    /// The header's `ibv_query_gid_table` calls this function with the size of an entry.
     fn _ibv_query_gid_table(
         context: *mut ibv_context,
         entries: *mut ibv_gid_entry,
@@ -27,7 +27,7 @@ fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<ver
     let context = context.raw();
     // SAFETY: the context is open while it is `Live`.
     let mark = unsafe { (*context).abi_compat };
-    // All bits of the pointer are set in the mark, not only 32.
+    // All bits of the mark are set, not only the lower 32.
     if mark.addr() != usize::MAX {
         return None;
     }
@@ -37,11 +37,11 @@ fn extended(context: Live<'_, ibv_context>, offset: usize) -> Option<NonNull<ver
     let extended = NonNull::new(extended.cast::<verbs_context>())?;
     // SAFETY: every version of the structure has the field `sz`.
     let size = unsafe { (*extended.as_ptr()).sz };
-    // Newer versions add fields at the front, so the structure of an older library lacks the first fields.
+    // Newer versions add fields at the front, so in an older library the structure lacks the first fields.
     (size >= size_of::<verbs_context>() - offset).then_some(extended)
 }
 
-/// A function of the extended context's table, `None` if the library or the device lacks it.
+/// Returns a function from the extended context's table, or `None` if the library or the device does not provide it.
 macro_rules! extended_op {
     ($context:expr, $op:ident) => {
         extended($context, offset_of!(verbs_context, $op))
@@ -50,7 +50,7 @@ macro_rules! extended_op {
     };
 }
 
-/// Returns the open context of an object.
+/// Returns the context of an object, which is open.
 macro_rules! context_of {
     ($object:expr) => {
         // SAFETY: libibverbs stores the context when it creates the object, and this crate closes no
@@ -80,7 +80,7 @@ pub(crate) fn open_xrcd(
 /// `ibv_close_xrcd`: returns 0 or an errno.
 ///
 /// # Safety
-/// The domain is not used after this has returned 0.
+/// The domain must not be used after this function has returned 0.
 pub(crate) unsafe fn close_xrcd(xrcd: Live<'_, ibv_xrcd>) -> c_int {
     match context_of!(xrcd).and_then(|context| extended_op!(context, close_xrcd)) {
         // SAFETY: the domain is open while it is `Live`, and by this function's contract it is not used afterwards.
@@ -92,7 +92,7 @@ pub(crate) unsafe fn close_xrcd(xrcd: Live<'_, ibv_xrcd>) -> c_int {
 /// `ibv_create_srq_ex` for an XRC SRQ; returns null and sets errno on failure.
 ///
 /// # Safety
-/// No object that `attributes` names is destroyed during the call.
+/// The objects in `attributes` must not be destroyed during the call.
 pub(crate) unsafe fn create_srq_ex(
     context: Live<'_, ibv_context>,
     attributes: &mut ibv_srq_init_attr_ex,
@@ -117,7 +117,7 @@ pub(crate) fn get_srq_num(srq: Live<'_, ibv_srq>, number: &mut u32) -> c_int {
 /// `ibv_create_qp_ex`: returns null and sets errno on failure.
 ///
 /// # Safety
-/// No object that `attributes` names is destroyed during the call.
+/// The objects in `attributes` must not be destroyed during the call.
 pub(crate) unsafe fn create_qp_ex(
     context: Live<'_, ibv_context>,
     attributes: &mut ibv_qp_init_attr_ex,
@@ -139,7 +139,7 @@ pub(crate) unsafe fn create_qp_ex(
 /// `ibv_open_qp`: returns null and sets errno on failure.
 ///
 /// # Safety
-/// The domain that `attributes` names is not closed during the call.
+/// The domain in `attributes` must not be closed during the call.
 pub(crate) unsafe fn open_qp(
     context: Live<'_, ibv_context>,
     attributes: &mut ibv_qp_open_attr,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn open_qp(
     unsafe { open(context.raw(), attributes) }
 }
 
-/// `ibv_query_port`: returns 0 or an errno. Fields that an older library does not fill in are unchanged.
+/// `ibv_query_port`: returns 0 or an errno. Fields unknown to an older library are left unchanged.
 pub(crate) fn query_port(context: Live<'_, ibv_context>, port: u8, attributes: &mut ibv_port_attr) -> c_int {
     match extended_op!(context, query_port) {
         // SAFETY: the context is open while it is `Live`, and the structure has the given size.
@@ -176,7 +176,7 @@ pub(crate) fn query_gid_table(context: Live<'_, ibv_context>, entries: &mut [ibv
 /// `ibv_post_send`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
-/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// `requests` must be a linked list that ends with null. All memory to which its requests point must be valid during the
 /// call.
 #[inline]
 pub(crate) unsafe fn post_send(
@@ -196,7 +196,7 @@ pub(crate) unsafe fn post_send(
 /// `ibv_post_recv`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
-/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// `requests` must be a linked list that ends with null. All memory to which its requests point must be valid during the
 /// call.
 #[inline]
 pub(crate) unsafe fn post_recv(
@@ -216,7 +216,7 @@ pub(crate) unsafe fn post_recv(
 /// `ibv_post_srq_recv`: returns 0, or an errno and the refused request.
 ///
 /// # Safety
-/// `requests` is a linked list that ends with null, and what its requests point to is valid during the
+/// `requests` must be a linked list that ends with null. All memory to which its requests point must be valid during the
 /// call.
 #[inline]
 pub(crate) unsafe fn post_srq_recv(
@@ -233,7 +233,7 @@ pub(crate) unsafe fn post_srq_recv(
     }
 }
 
-/// `ibv_poll_cq`: returns the number of written completions, or a negative number after a failure of the device.
+/// `ibv_poll_cq`: returns the number of completions written, or a negative number if the device has failed.
 #[inline]
 pub(crate) fn poll_cq(cq: Live<'_, ibv_cq>, completions: &mut [MaybeUninit<ibv_wc>]) -> c_int {
     let count = c_int::try_from(completions.len()).unwrap_or(c_int::MAX);
@@ -259,7 +259,7 @@ pub(crate) fn req_notify_cq(cq: Live<'_, ibv_cq>, solicited_only: bool) -> c_int
 mod tests {
     use super::*;
 
-    /// Output of a C program about Debian's headers. `deploy/checks/30-abi.sh` compares it with them.
+    /// Output of a C program that uses Debian's headers. `deploy/checks/30-abi.sh` compares the file with the headers.
     const LAYOUT: &str = include_str!("../../dropin/exports/layout.txt");
 
     fn in_c(line: &str) -> usize {
@@ -318,7 +318,7 @@ mod tests {
             ibv_comp_channel { fd }
             ibv_async_event { element, event_type }
         }
-        // The bindings name the unions, and the header names the fields in them.
+        // The bindings have names for the unions. The header has names for the fields in them.
         let srqn = offset_of!(ibv_send_wr, qp_type) + offset_of!(xrc_t, remote_srqn);
         assert_eq!(srqn, in_c("offsetof ibv_send_wr qp_type.xrc.remote_srqn"));
         let immediate = offset_of!(ibv_send_wr, imm_data_invalidated_rkey_union);

@@ -1,12 +1,13 @@
 //! The verbs traits for the kernel's RDMA devices, over libibverbs and librdmacm.
 //!
-//! With the feature `rdma-core` this crate is a provider of [`trunkline_verbs`] for all devices that libibverbs and
-//! librdmacm serve, from a physical NIC to the kernel's soft RoCE. Building it requires Debian's libibverbs-dev,
-//! librdmacm-dev and libclang-dev. Without the feature the crate is empty, so that the whole workspace builds on a
-//! machine with only Rust.
+//! With the feature `rdma-core`, this crate is a provider of [`trunkline_verbs`] for all devices that libibverbs and
+//! librdmacm support, from physical NICs to the kernel's soft RoCE. Building it requires Debian's libibverbs-dev,
+//! librdmacm-dev and libclang-dev. Without the feature, the crate is empty, so that the whole workspace builds on a machine
+//! with only Rust.
 //!
-//! Objects hold the objects that they use. A program may drop them in any order, and the C objects are destroyed in
-//! the order that C requires. All are created on the single `ibv_context` that librdmacm keeps for a device.
+//! An object holds references to the objects that it uses. A program may drop objects in any order, and the C objects are
+//! destroyed in the order that C requires. All objects are created on the `ibv_context` that librdmacm keeps for the
+//! device.
 #![cfg(feature = "rdma-core")]
 
 mod async_events;

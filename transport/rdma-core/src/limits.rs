@@ -1,7 +1,7 @@
 //! Limits and capabilities of a device, queried once when it is opened.
 //!
-//! Devices do not report two of them, which are found by trial: XRC domains on a device that announces XRC, and the
-//! maximum size of inline data.
+//! Devices do not report two of these reliably, so they are found by trial: support for XRC domains, and the maximum size
+//! of inline data.
 
 use crate::context::Opened;
 use crate::convert::{limit, small_limit, zeroed};
@@ -17,10 +17,10 @@ use trunkline_verbs::{
     DeviceAttributes, DeviceCapabilities, QpType, QueueCapacities, QueuePair, VerbsError, XrcdFlags,
 };
 
-/// Sizes of inline data to try, in bytes, in this order.
+/// Sizes of inline data to try, in bytes and in this order.
 const INLINE_TRIED: [u32; 5] = [512, 256, 128, 64, 0];
 
-/// Returns the device's attributes, with the limits that must be found by trial.
+/// Returns the device's attributes, including those found by trial.
 pub(crate) fn attributes(opened: &Arc<Opened>) -> Result<DeviceAttributes, VerbsError> {
     let context = &opened.context;
     // SAFETY: the structure consists of numbers.
@@ -73,7 +73,7 @@ fn has_xrc(opened: &Arc<Opened>) -> bool {
     }
 }
 
-/// Returns the attributes of a port, whose numbers begin with 1.
+/// Returns the attributes of a port. Port numbers start at 1.
 pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, VerbsError> {
     // SAFETY: the structure consists of numbers.
     let mut attr: ibv_port_attr = unsafe { zeroed() };
@@ -81,7 +81,8 @@ pub(crate) fn port_attr(opened: &Opened, port: u8) -> Result<ibv_port_attr, Verb
     Ok(attr)
 }
 
-/// Returns the maximum inline data of a request, in bytes. It is the largest size with which an RC QP can be created.
+/// Returns the maximum size of a request's inline data, in bytes. It is the largest size with which an RC QP can be
+/// created.
 fn max_inline_data(opened: &Arc<Opened>, max_cqe: u32) -> Result<u32, VerbsError> {
     let pd = Pd::new(Arc::clone(opened))?;
     let cq = Arc::new(Cq::new(Arc::clone(opened), 1, max_cqe, None, 0)?);

@@ -1,7 +1,7 @@
 //! The devices that libibverbs lists, with their names and GUIDs.
 //!
-//! The devices are not opened, so no access rights are needed. The provider's list of devices and the explanation of
-//! errors use this list.
+//! Listing does not open the devices, so it requires no access rights. The provider's device list and the explanations of
+//! errors use this module.
 
 use crate::error::{Doing, last, named};
 use rdma_sys::{
@@ -32,7 +32,7 @@ pub(crate) fn devices() -> Result<Vec<DeviceInfo>, VerbsError> {
 /// Returns the name of a device.
 ///
 /// # Safety
-/// A list of devices or a context keeps the device from being freed.
+/// The device must be kept from being freed, by a device list or by a context.
 pub(crate) unsafe fn name_of(device: *mut ibv_device) -> String {
     // SAFETY: by this function's contract the device is not freed, and its name ends with a zero.
     unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! Memory regions, which keep their memory until they are deregistered.
+//! Memory regions, which keep their memory allocated until they are deregistered.
 
 use crate::error::{Doing, check_destroy, last};
 use crate::handle::{Handle, dropped};
@@ -10,7 +10,7 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::sync::Arc;
 use trunkline_verbs::{Access, IoAddress, Lkey, Memory, MemoryRegion, Rkey, VerbsError};
 
-/// A registration.
+/// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
     handle: Handle<ibv_mr>,
@@ -18,8 +18,8 @@ pub(crate) struct Mr {
     rkey: Rkey,
     access: Access,
     start: IoAddress,
-    /// Memory that contains the region's range, which the kernel pins. The destructor deregisters the region
-    /// before the fields are dropped.
+    /// The memory that contains the region's range, which the kernel pins. The destructor deregisters the region before the
+    /// fields are dropped.
     memory: Arc<Memory>,
     _pd: Arc<Pd>,
 }
@@ -105,7 +105,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // If a region cannot be deregistered, its memory is leaked, because the device may still write to it.
+        // If the region cannot be deregistered, its memory is leaked, because the device may still write to it.
         let result = self.destroy();
         if !matches!(result, Ok(()) | Err(VerbsError::Gone)) {
             std::mem::forget(Arc::clone(&self.memory));

@@ -1,4 +1,4 @@
-//! Protection domains as C objects. `registration.rs` implements their trait.
+//! Protection domains as C objects. `registration.rs` implements the trait for them.
 
 use crate::context::Opened;
 use crate::error::{Doing, check_destroy, last};
@@ -13,7 +13,7 @@ use trunkline_verbs::VerbsError;
 pub(crate) struct Pd {
     handle: Handle<ibv_pd>,
     opened: Arc<Opened>,
-    /// Regions hold their domain, but `register_range` gets only a reference to it.
+    /// A reference for regions, which hold their domain. `register_range` receives only `&self`.
     this: Weak<Self>,
 }
 
@@ -32,12 +32,12 @@ impl Pd {
         &self.handle
     }
 
-    /// Returns the opened device of the domain.
+    /// Returns the opening to which the domain belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
 
-    /// Returns a reference for an object created in this domain; `None` while the domain is being dropped.
+    /// Returns a reference for an object that is created in this domain, or `None` while the domain is being dropped.
     pub(crate) fn share(&self) -> Option<Arc<Self>> {
         self.this.upgrade()
     }

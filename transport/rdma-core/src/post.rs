@@ -1,7 +1,7 @@
-//! Posting work requests.
+//! Posting of work requests.
 //!
-//! Linked lists of C structures are built on the stack, in batches and without allocations. Lists of SGEs are passed
-//! on unchanged, since [`Sge`] has the layout of `ibv_sge`.
+//! Linked lists of C structures are built on the stack, in batches and without allocations. SGE lists are passed unchanged,
+//! because [`Sge`] has the layout of `ibv_sge`.
 
 use crate::error::{Doing, check};
 use crate::handle::Live;
@@ -15,7 +15,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Maximum number of requests posted with one doorbell, which take 4 KiB of stack.
+/// Maximum number of requests posted with one doorbell. They use 4 KiB of stack.
 const BATCH: usize = 32;
 
 const _: () = assert!(
@@ -25,7 +25,7 @@ const _: () = assert!(
         && offset_of!(Sge, lkey) == offset_of!(ibv_sge, lkey)
 );
 
-/// Posts sends on a QP.
+/// Posts sends to a QP.
 pub(crate) fn send(
     qp: Live<'_, ibv_qp>,
     is_xrc: bool,
@@ -77,7 +77,7 @@ pub(crate) enum Receiver<'a> {
     Srq(Live<'a, ibv_srq>),
 }
 
-/// Posts receives.
+/// Posts receives to a queue.
 pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Result<(), PostError> {
     let mut posted = 0;
     for batch in requests.chunks(BATCH) {
@@ -113,8 +113,8 @@ pub(crate) fn receive(to: Receiver<'_>, requests: &[ReceiveRequest<'_>]) -> Resu
     Ok(())
 }
 
-/// Returns the result of one call after earlier calls posted `posted` requests. If the device does not set
-/// `refused`, the first request of the call counts as refused.
+/// Returns the result of one call, after earlier calls have posted `posted` requests. If the device leaves `refused` unset,
+/// the first request of the call counts as refused.
 fn outcome<T>(
     status: c_int,
     first: *mut T,
@@ -130,7 +130,7 @@ fn outcome<T>(
 }
 
 fn sges(list: &[Sge]) -> (*mut ibv_sge, c_int) {
-    // A list that is too long for C's counter exceeds every device's limit.
+    // A list that is too long for C's counter exceeds the limit of every device.
     (list.as_ptr().cast_mut().cast(), c_int::try_from(list.len()).unwrap_or(c_int::MAX))
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Qp {
 }
 
 impl Qp {
-    /// Creates a QP from parts that fit its type, as checked by the caller.
+    /// Creates a QP from objects that fit its type. The caller has checked this.
     pub(crate) fn create(
         opened: Arc<Opened>,
         qp_type: QpType,
@@ -58,7 +58,7 @@ impl Qp {
         init.sq_sig_all = c_int::from(signal_all);
         init.comp_mask =
             if qp_type == QpType::XrcTgt { M::IBV_QP_INIT_ATTR_XRCD.0 } else { M::IBV_QP_INIT_ATTR_PD.0 };
-        // Lock a CQ shared by both queues only once, because a second read lock would deadlock while a writer waits.
+        // Lock a CQ that is used by both queues only once. A second read lock would deadlock if a writer waits.
         let is_one_cq =
             matches!((&parts.send_cq, &parts.receive_cq), (Some(a), Some(b)) if Arc::ptr_eq(a, b));
         let pd = parts.pd.as_ref().map(|pd| pd.handle().hold()).transpose()?;
@@ -121,7 +121,7 @@ impl Qp {
         Self { handle, number, qp_type, capacities, opened, parts }
     }
 
-    /// Returns the opened device of the QP.
+    /// Returns the opening to which the QP belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }
@@ -193,7 +193,7 @@ impl QueuePair for Qp {
     }
 
     fn post_send_whole(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        // A single request is always posted completely or not at all.
+        // A single request is either posted or not posted.
         if requests.len() <= 1 {
             return self.post_send(requests);
         }

@@ -21,10 +21,10 @@ use trunkline_verbs::{
 #[derive(Debug)]
 pub(crate) struct Srq {
     handle: Handle<ibv_srq>,
-    /// Number of an XRC SRQ, by which peers address it; `None` for a basic SRQ.
+    /// Number of an XRC SRQ, which peers use to address it; `None` for a basic SRQ.
     number: Option<SrqNumber>,
     opened: Arc<Opened>,
-    // Resources that the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
+    // Objects that the SRQ uses. Fields are dropped after the destructor has destroyed the SRQ.
     _pd: Arc<Pd>,
     xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
 }
@@ -82,7 +82,7 @@ impl Srq {
         &self.handle
     }
 
-    /// Returns the opened device of the SRQ.
+    /// Returns the opening to which the SRQ belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use trunkline_verbs::{VerbsError, XrcDomain, XrcdFlags};
 
-/// A handle of an XRC domain.
+/// A handle for an XRC domain.
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     handle: Handle<ibv_xrcd>,
@@ -46,7 +46,7 @@ impl Xrcd {
         &self.handle
     }
 
-    /// Returns the opened device of the domain.
+    /// Returns the opening to which the domain belongs.
     pub(crate) fn opened(&self) -> &Arc<Opened> {
         &self.opened
     }

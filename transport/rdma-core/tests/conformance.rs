@@ -9,11 +9,11 @@ mod tests {
     use super::common::OnHost;
     use trunkline_conformance::{ITEMS, Outcome, run};
 
-    /// Without a device the test prints a message and passes, since most machines have no RDMA device. To run it on the
-    /// software device through the drop-in libraries: `cargo dropin`, then
-    /// `LD_LIBRARY_PATH=$PWD/target/dropin cargo test -p trunkline-rdma-core --features rdma-core`.
+    /// Without a device, the test prints a message and passes, because most machines have no RDMA device. To run it on the
+    /// software device through the drop-in libraries: `cargo dropin`, then `LD_LIBRARY_PATH=$PWD/target/dropin cargo test
+    /// -p trunkline-rdma-core --features rdma-core`.
     #[test]
-    fn every_item_holds_or_is_skipped_for_reason() {
+    fn every_item_holds_or_is_skipped_with_reason() {
         let bench = match OnHost::find() {
             Ok(bench) => bench,
             Err(why) => return println!("skip conformance on rdma-core: {why}"),

@@ -1,5 +1,5 @@
-//! Tests of cases that the conformance suite does not cover. They are long lists of requests, the delivery of events
-//! to openings, and objects that are dropped in any order.
+//! Cases that the conformance suite does not cover: long lists of requests, the delivery of events to openings, and objects
+//! that are dropped in any order.
 //!
 //! The tests run in real time, because the device belongs to the kernel or another library.
 #![cfg(feature = "rdma-core")]
@@ -21,10 +21,10 @@ mod tests {
     };
 
     const WAIT_AT_MOST: Duration = Duration::from_secs(60);
-    /// A number of requests that exceeds two batches and is not a multiple of a batch.
+    /// Number of requests. It exceeds two batches and is not a multiple of the batch size.
     const MANY: u32 = 75;
 
-    /// Returns the device of the host. Without one the test is skipped with a message.
+    /// Returns the host's device. Without a device, the test is skipped with a message.
     fn device() -> Option<OnHost> {
         OnHost::find().inspect_err(|why| println!("skip: {why}")).ok()
     }
@@ -185,7 +185,7 @@ mod tests {
             .collect();
         let refused = far.qp.post_receive(&receives).unwrap_err();
         assert_eq!(refused.index, wrong, "{refused}");
-        // The requests before the refused one are posted; the requests after it are not.
+        // The requests before the refused request are posted, but not the requests after it.
         far.qp.modify(&QpModify { state: Some(QpState::Error), ..QpModify::default() }).unwrap();
         let flushed = far.completions(wrong);
         assert!(flushed.iter().all(|entry| entry.status == CompletionStatus::WorkRequestFlushed));
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(event, Some(AsyncEvent { kind: AsyncEventKind::SrqLimitReached, subject }));
         assert_eq!(own.device.next_async_event(), None);
         assert!(!is_readable(&own.device, PollTimeout::ZERO));
-        // The event is acknowledged, so the destruction does not wait.
+        // The event has been acknowledged, so the destruction does not wait.
         own.qp.destroy().unwrap();
         srq.destroy().unwrap();
     }

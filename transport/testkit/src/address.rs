@@ -1,16 +1,16 @@
-//! Loopback addresses for tests that run in parallel. Port 4791 can be bound once per address, so each test requires
-//! separate addresses.
+//! Loopback addresses for tests that run in parallel. Port 4791 can be bound only once per address, so each test needs its
+//! own addresses.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Port returned by [`fresh_address`].
+/// Port of the addresses that [`fresh_address`] returns.
 const PORT: u16 = 7471;
 
-/// Returns a loopback address in 127.64.0.0/10 that no other test uses. The first address of a process is random, and
-/// the following ones are consecutive.
+/// Returns a loopback address in 127.64.0.0/10 for use by one test. The first address in a process is random, and the
+/// following ones are consecutive.
 #[must_use]
 pub fn fresh_ip() -> Ipv4Addr {
     static START: OnceLock<u32> = OnceLock::new();
@@ -25,7 +25,7 @@ pub fn fresh_ip() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 | a & 63, b, last)
 }
 
-/// Returns an address from [`fresh_ip`] with a port, for a node to listen on.
+/// Returns an address from [`fresh_ip`] with a port on which a node can listen.
 #[must_use]
 pub fn fresh_address() -> SocketAddr {
     SocketAddr::new(fresh_ip().into(), PORT)

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 /// PKCS #8 header of an Ed25519 key, RFC 8410 §7. The 32-byte seed follows it.
 const ED25519: &[u8] = b"\x30\x2e\x02\x01\x00\x30\x05\x06\x03\x2b\x65\x70\x04\x22\x04\x20";
 
-/// Issues a certificate for an address. Returns the certificate, its key and the root, as PEM. The keys are the same
-/// in every process, so that processes trust each other. Anyone can create such certificates.
+/// Issues a certificate for an address. Returns the certificate, its private key and the root, as PEM. The keys are derived
+/// from fixed seeds, so that processes trust each other. They are not secret.
 ///
 /// # Panics
 /// Panics if the certificate cannot be created, which is a bug.

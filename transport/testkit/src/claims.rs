@@ -1,11 +1,11 @@
-//! The result of a fault rig, as one line per claim or one JSON object, and as the exit status of the program.
+//! The results of a fault rig, as one line per claim or as one JSON object, and the program's exit status.
 
 use serde_json::{Value, json};
 use std::error::Error;
 use std::process::ExitCode;
 
-/// The claims of one run. Each claim is printed as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`, or all are
-/// printed as JSON at the end.
+/// The claims of one run. Prints each claim as `pass RUN-NAME (measured)` or `fail RUN-NAME: measured`, or prints all
+/// claims as JSON at the end.
 #[derive(Debug)]
 pub struct Claims {
     run: String,
@@ -14,13 +14,13 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Creates the claims of the run with this name.
+    /// Creates an empty list of claims for a run. If `json` is true, they are printed as JSON.
     #[must_use]
     pub fn new(run: impl Into<String>, json: bool) -> Self {
         Self { run: run.into(), json: json.then(Vec::new), failed: 0 }
     }
 
-    /// Prints a line, or keeps the value for the end.
+    /// Prints a line, or keeps the JSON value until the end.
     fn report(&mut self, line: &str, value: Value) {
         match &mut self.json {
             None => println!("{line}"),
@@ -39,7 +39,8 @@ impl Claims {
         self.failed += usize::from(!holds);
     }
 
-    /// Reports a claim about times. It is judged only if `is_judged`, because times are unreliable on a busy machine.
+    /// Reports a claim about times. The claim is judged only if `is_judged` is true, because times are unreliable on a busy
+    /// machine.
     pub fn timed(&mut self, is_judged: bool, holds: bool, name: &str, measured: &str) {
         if is_judged {
             self.claim(holds, name, measured);
@@ -54,27 +55,27 @@ impl Claims {
         self.report(&line, json!({ "note": name, "measured": measured }));
     }
 
-    /// Reports that this machine does not permit the run.
+    /// Reports that the run is not possible on this machine.
     pub fn skip(&mut self, why: &str) {
         self.report(&format!("skip {}: {why}", self.run), json!({ "skipped": why }));
     }
 
-    /// Reports that this machine does not permit a part of the run.
+    /// Reports that a part of the run is not possible on this machine.
     pub fn skip_claim(&mut self, name: &str, why: &str) {
         let line = format!("skip {}-{name}: {why}", self.run);
         self.report(&line, json!({ "claim": name, "skipped": why }));
     }
 
-    /// Returns the number of claims that do not hold.
+    /// Returns the number of claims that have failed.
     #[must_use]
     pub const fn failed(&self) -> usize {
         self.failed
     }
 
-    /// Ends the run, and prints the JSON object if JSON was requested.
+    /// Ends the run. Prints the JSON object if JSON was requested.
     ///
     /// # Errors
-    /// Returns the number of claims that do not hold, if any.
+    /// Returns an error with the number of failed claims, if any failed.
     pub fn end(self) -> Result<(), String> {
         if let Some(found) = self.json {
             println!("{}", json!({ "attack": self.run, "findings": found }));
@@ -86,7 +87,7 @@ impl Claims {
     }
 }
 
-/// Returns the exit status of a program. An error is printed to standard error.
+/// Returns the exit status for the outcome of a program. Prints an error to standard error.
 #[must_use]
 pub fn exit_code(program: &str, outcome: Result<(), Box<dyn Error>>) -> ExitCode {
     match outcome {

@@ -1,11 +1,11 @@
-//! A counting allocator, for tests of the allocations on a hot path.
+//! A counting allocator, for tests that limit the allocations on a hot path.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The system allocator, with counts of allocations, reallocations and bytes over all threads.
+/// The system allocator with counters for allocations, reallocations and allocated bytes.
 ///
-/// A test that installs it needs its own process, since the count covers the whole process.
+/// The counters cover the whole process, so a test that installs this allocator needs a separate process.
 ///
 /// ```text
 /// #[global_allocator]
@@ -19,7 +19,7 @@ pub struct CountingAllocator {
 }
 
 impl CountingAllocator {
-    /// Creates an allocator whose counts are zero.
+    /// Creates an allocator whose counters are zero.
     #[must_use]
     pub const fn new() -> Self {
         Self { allocations: AtomicU64::new(0), in_use: AtomicUsize::new(0), most: AtomicUsize::new(0) }
@@ -31,7 +31,7 @@ impl CountingAllocator {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes that are allocated.
+    /// Returns the number of currently allocated bytes.
     #[must_use]
     pub fn in_use_bytes(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
@@ -73,7 +73,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         self.allocations.fetch_add(1, Ordering::Relaxed);
-        // The old memory is freed after its bytes are copied.
+        // Both blocks exist until the contents are copied, so the peak includes both.
         self.add(new_size);
         self.in_use.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`, so `at` came from `System` with this
@@ -90,7 +90,7 @@ mod tests {
     fn allocations_and_reallocations_are_counted() {
         let heap = CountingAllocator::new();
         let layout = Layout::array::<u64>(4).expect("a small layout");
-        // SAFETY: the layout's size is not zero, and each pointer is used once, with its layout.
+        // SAFETY: the layout's size is not zero, and each pointer is passed on once, with its layout.
         unsafe {
             let first = heap.alloc(layout);
             let second = heap.realloc(first, layout, 64);

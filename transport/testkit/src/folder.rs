@@ -1,4 +1,4 @@
-//! Temporary directories that are removed at the end of their test.
+//! Temporary directories that are removed when their test ends.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that only this user can open. Dropping it removes it with its content.
+/// A directory that only the current user can open. Dropping it removes the directory and its contents.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -21,7 +21,7 @@ impl Folder {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = std::env::temp_dir().join(format!("trunkline-test-{}-{number}", std::process::id()));
             match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-                // A killed process, in this or another container, had the same process id.
+                // A killed process with the same process id, perhaps in another container, has left this directory.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => return made.map(|()| Self(path)),
             }
@@ -43,7 +43,7 @@ impl Folder {
     /// Creates a file in the directory, and opens it for reading and writing.
     ///
     /// # Errors
-    /// Returns the operating system's error, including one for an existing file with that name.
+    /// Returns the operating system's error. A file with that name must not exist.
     pub fn create(&self, name: impl AsRef<Path>) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(self.join(name))
     }
@@ -76,7 +76,7 @@ mod tests {
         let text = first.path().to_str().expect("a name of ASCII");
         let (start, number) = text.rsplit_once('-').expect("a number at the end");
         let number: u32 = number.parse().expect("a number at the end");
-        // Other tests may take some of these first.
+        // Other tests may already have created some of these directories.
         let left: Vec<_> = (1..50).map(|next| format!("{start}-{}", number + next)).collect();
         let made: Vec<_> = left.iter().filter(|path| std::fs::create_dir(path).is_ok()).collect();
         let second = Folder::new();

@@ -1,25 +1,25 @@
-//! QPs that a test connects with `modify_qp`, without a connection manager.
+//! QPs that a test connects with `modify_qp` instead of a connection manager.
 
 use std::net::IpAddr;
 use trunkline_verbs::{Access, AddressVector, Gid, Mtu, Psn, QpModify, QpNumber, QpState};
 
-/// One end of a connection that the test opens itself.
+/// One end of a connection that a test establishes without a connection manager.
 #[derive(Debug, Clone, Copy)]
 pub struct HandMadeConnection {
     /// The peer's address.
     pub peer: IpAddr,
     /// The peer's QP.
     pub peer_qp: QpNumber,
-    /// Path MTU, which must be the same at both ends.
+    /// Path MTU, which both ends must share.
     pub mtu: Mtu,
-    /// Exponent n of the local ACK timeout, 4.096 us * 2^n, from 1 to 31.
+    /// Exponent n of the local ACK timeout 4.096 us * 2^n, from 1 to 31.
     pub ack_timeout: u8,
-    /// Maximum number of outstanding READs and atomics, in each direction.
+    /// Maximum number of outstanding READs and atomics in each direction.
     pub rd_atomic: u8,
 }
 
 impl HandMadeConnection {
-    /// First PSN of both directions. It is 16 below the wrap, so that every test crosses the wrap.
+    /// First PSN in both directions. It is 16 below the wraparound, so that every test crosses the wraparound.
     pub const FIRST_PSN: Psn = Psn::new(0xff_fff0);
 
     /// Returns a connection with an MTU of 1024 bytes, an ACK timeout of 67 ms and 16 READs.
@@ -28,7 +28,7 @@ impl HandMadeConnection {
         Self { peer, peer_qp, mtu: Mtu::Mtu1024, ack_timeout: 14, rd_atomic: 16 }
     }
 
-    /// Returns the changes that move a QP from RESET to RTS.
+    /// Returns the attributes that move a QP from RESET to RTS, one set per transition.
     #[must_use]
     pub fn steps(&self) -> [QpModify; 3] {
         let init = QpModify {

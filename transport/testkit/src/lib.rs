@@ -1,9 +1,8 @@
 //! Support code shared by the tests of the workspace.
 //!
-//! It provides processes that are controlled line by line, loopback addresses that no other test uses, temporary
-//! directories, a counting allocator, network namespaces, reproducible random numbers, hostile peers, and the examples
-//! from documents. Tests, the conformance suite, the simulation of whole nodes and the fault rigs in `examples/` use
-//! it.
+//! It provides processes that are controlled line by line, unused loopback addresses, temporary directories, a counting
+//! allocator, network namespaces, reproducible random numbers, hostile peers, and the examples in documents. It is used by
+//! tests, the conformance suite, the simulation of whole nodes, and the fault rigs in `examples/`.
 //!
 //! The crate must not depend on a provider, so that the conformance suite stays independent of providers. Released
 //! crates must not depend on it.

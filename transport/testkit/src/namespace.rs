@@ -1,5 +1,5 @@
-//! Namespaces for single tests. Network namespaces keep out the host's routes, sockets and packets, and mount
-//! namespaces provide a small file system.
+//! Namespaces for single tests. A network namespace excludes the host's routes, sockets and packets. A mount namespace
+//! provides a small file system.
 
 use crate::{Folder, same_test};
 use std::ffi::OsStr;
@@ -9,8 +9,8 @@ use std::process::Command;
 /// Environment variable that is set for the process in the namespace.
 const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 
-/// Returns true in a separate network namespace. Outside, it creates the namespace, runs the shell command
-/// `setup` there and then the test again, or skips the test visibly.
+/// Returns true in a separate network namespace. Outside, it creates the namespace, runs the shell command `setup` and the
+/// test there, and returns false. If the host does not allow the namespace, it reports that the test is skipped.
 ///
 /// # Panics
 /// Panics if the test fails in the namespace, or if a temporary directory cannot be created.
@@ -41,9 +41,9 @@ pub fn is_in_network_namespace(module: &str, test: &str, setup: &str) -> bool {
     false
 }
 
-/// Returns a command that runs a program as root of a new user namespace, in a network namespace where only loopback
-/// is up. On hosts that do not allow such namespaces the command fails before the program starts. The caller must
-/// distinguish this case from a failure of the program and report a skip.
+/// Returns a command that runs a program as root of a new user namespace, in a network namespace where only loopback is up.
+/// If the host does not allow such namespaces, the command fails before the program starts. The caller must distinguish
+/// this case from a failure of the program and report that the test is skipped.
 #[must_use]
 pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
@@ -54,9 +54,9 @@ pub fn in_network_namespace(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns a command that runs a program as root of a new user namespace, with a file system of the given KiB
-/// mounted at the existing `directory`. Returns `None` if the host does not allow such namespaces or mounts;
-/// the caller must report a skip.
+/// Returns a command that runs a program as root of a new user namespace, with a file system of `kib` KiB mounted at the
+/// existing `directory`. Returns `None` if the host does not allow such namespaces or mounts. The caller must then report
+/// that the test is skipped.
 #[must_use]
 pub fn on_small_file_system(directory: &Path, kib: u32, program: &Command) -> Option<Command> {
     let mount = format!("mount -t tmpfs -o size={kib}k,mode=700 tmpfs \"$0\"");

@@ -1,4 +1,4 @@
-//! Support for tests of forked children, and of code that runs while the program exits.
+//! Support for tests of forked children and of code that runs at program exit.
 
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
@@ -7,16 +7,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit of a child. Only a child that never ends reaches it.
+/// Time limit for a child. Only a child that hangs reaches it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Forks, runs `work` in the child, which then ends without the parent's exit handlers, and waits for the
-/// child.
+/// Forks, runs `work` in the child, and waits for the child. The child ends without running the parent's exit handlers.
 ///
-/// The child has only the caller's thread, and must not need a lock that another thread may have held.
+/// The child contains only the caller's thread. It must not need a lock that another thread may have held.
 ///
 /// # Panics
-/// Panics if `work` panics in the child, or has not ended after a minute. The child is then killed.
+/// Panics if `work` panics in the child or runs for more than a minute. In the latter case, the child is killed.
 pub fn in_forked_child(work: impl FnOnce()) {
     // SAFETY: the child runs `work` on its only thread. glibc makes the heap usable there, and the caller
     // guarantees that the child does not need locks of other threads.
@@ -33,7 +32,7 @@ pub fn in_forked_child(work: impl FnOnce()) {
     }
 }
 
-/// Waits for the end of a child, and kills it if it does not end.
+/// Waits until a child ends, and kills it if it exceeds the time limit.
 fn wait_for(child: Pid) -> WaitStatus {
     let ended = catch_unwind(|| {
         crate::wait_until("the forked child ends", LIMIT, || {
@@ -54,10 +53,10 @@ fn wait_for(child: Pid) -> WaitStatus {
 pub struct ForkedChild(Pid);
 
 impl ForkedChild {
-    /// Waits for the child's end and returns its exit status; `None` if a signal has ended it.
+    /// Waits until the child ends. Returns its exit status, or `None` if it was ended by a signal.
     ///
     /// # Panics
-    /// Panics if the child has not ended after a minute. The child is then killed.
+    /// Panics if the child runs for more than a minute. The child is then killed.
     #[must_use]
     pub fn exit_status(self) -> Option<i32> {
         match wait_for(self.0) {
@@ -67,7 +66,7 @@ impl ForkedChild {
     }
 }
 
-/// Forks. Returns the child, or `None` in the child, where the calling thread is the only one.
+/// Forks. Returns the child in the parent, and `None` in the child, which contains only the calling thread.
 ///
 /// # Panics
 /// Panics if the system cannot create a process.
@@ -85,8 +84,8 @@ type Work = Box<dyn FnOnce() + Send>;
 
 static AT_EXIT: Mutex<Vec<Work>> = Mutex::new(Vec::new());
 
-/// Runs `work` through `atexit` when the program exits, on the exiting thread. The thread's locals are destroyed by
-/// then. The program exits with an error if `work` panics.
+/// Runs `work` through `atexit` on the exiting thread, whose thread-local values have then been destroyed. The program
+/// exits with an error if `work` panics.
 ///
 /// # Panics
 /// Panics if there is no memory for the handler.

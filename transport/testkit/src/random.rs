@@ -1,21 +1,21 @@
-//! Reproducible random numbers from a seed, and reproducible bytes from a key.
+//! Reproducible random numbers generated from a seed, and reproducible bytes generated from a key.
 
-/// SplitMix64. Equal seeds give equal numbers.
+/// A SplitMix64 generator. Equal seeds produce equal numbers.
 #[derive(Debug, Clone)]
 pub struct Random(
-    /// The state, which is initially the seed.
+    /// The state. Initially, it is the seed.
     pub u64,
 );
 
 impl Random {
-    /// Creates a generator with a different seed in each run.
+    /// Creates a generator whose seed differs in each run.
     #[must_use]
     pub fn from_entropy() -> Self {
         use std::hash::{BuildHasher, RandomState};
         Self(RandomState::new().hash_one(std::process::id()))
     }
 
-    /// Returns the next 64 bits.
+    /// Returns the next 64-bit number.
     pub const fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -39,7 +39,7 @@ impl Random {
         self.next().to_le_bytes()[0]
     }
 
-    /// Returns a randomly chosen value.
+    /// Returns a random element of `from`.
     ///
     /// # Panics
     /// Panics if `from` is empty.
@@ -56,7 +56,7 @@ impl Random {
     }
 }
 
-/// Returns `length` bytes that depend only on the key.
+/// Returns `length` bytes, which depend only on the key.
 #[must_use]
 pub fn bytes_of(key: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
@@ -70,7 +70,7 @@ pub fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(0x7275_6e6b, |key, part| Random(key ^ part.rotate_left(17)).next())
 }
 
-/// Returns `length` bytes that depend on their offset and on the seed.
+/// Returns `length` bytes, which depend on their offsets and on the seed.
 #[must_use]
 pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at.wrapping_mul(31) >> 3).to_le_bytes()[0] ^ seed).collect()
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_seeds_give_equal_numbers_and_another_seed_differs() {
+    fn equal_seeds_give_equal_numbers_and_different_seeds_differ() {
         let numbers = |seed| {
             let mut random = Random(seed);
             [random.next(), random.next(), random.next()]

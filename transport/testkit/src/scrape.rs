@@ -1,16 +1,16 @@
-//! A parser for Prometheus's text format. A Prometheus server drops a whole scrape for one wrong line. The parser
-//! checks each line like the server. It also checks that metrics and series occur once and that the buckets of
-//! histograms are consistent.
+//! A parser for the Prometheus text format. A Prometheus server drops a whole scrape because of one malformed line, and the
+//! parser checks each line as the server does. It also checks that each metric and each series occurs once, and that the
+//! buckets of histograms are consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Labels of a sample by name, without escapes.
+/// Labels of a sample, by name. The values are unescaped.
 pub type Labels = BTreeMap<String, String>;
 
-/// A line with a value.
+/// A sample, which is a line with a value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Name of the metric, including the suffix of a histogram's series.
+    /// Name of the metric, with the suffix if the series belongs to a histogram.
     pub name: String,
     /// Labels by name.
     pub labels: Labels,
@@ -18,7 +18,7 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Parses each line of a text in Prometheus's format.
+/// Parses a text in the Prometheus format.
 ///
 /// # Panics
 /// Panics if a line is malformed, a metric or series occurs twice, or the buckets of a histogram are inconsistent.
@@ -89,7 +89,7 @@ fn parse_labels(text: &str) -> Labels {
     }
 }
 
-/// Checks that buckets are cumulative, and that the last one is `+Inf` and equals the count.
+/// Checks that the buckets of each histogram are cumulative, and that the last bucket is `+Inf` and equals the count.
 fn check_histograms(samples: &[Sample]) {
     let mut buckets = BTreeMap::<_, (f64, f64)>::new();
     for Sample { name, labels, value } in samples {

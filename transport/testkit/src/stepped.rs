@@ -1,7 +1,7 @@
 //! State machines that a test steps instead of running them in threads.
 //!
-//! [`Stepped`] collects the machines that were requested and not taken yet, and contains a seeded random number
-//! generator. Doorbells ring at once unless the test delays them. A [`Task`] is a machine that was taken.
+//! [`Stepped`] collects the requested machines until the test takes them, and contains a seeded random number generator.
+//! Doorbells ring immediately unless the test delays them. A [`Task`] is a machine that the test has taken.
 
 use crate::Random;
 use std::collections::VecDeque;
@@ -10,24 +10,24 @@ use std::{fmt, io};
 use trunkline_machine::{Bell, Machine, MakeMachine, Simulator, Turn};
 use trunkline_verbs::Time;
 
-/// Collects the machines of one process.
+/// The requested machines of one process.
 pub struct Stepped(Mutex<SteppedState>);
 
 struct SteppedState {
     random: Random,
     spawned: Vec<(String, MakeMachine)>,
-    /// Doorbells to be rung by the test; `None` if they ring at once.
+    /// Delayed doorbells, which the test rings; `None` if doorbells ring immediately.
     late: Option<VecDeque<Arc<Bell>>>,
 }
 
 impl Stepped {
-    /// Creates a collection without machines. `seed` seeds its random numbers.
+    /// Creates an empty collection. `seed` is the seed of its random numbers.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(SteppedState { random: Random(seed), spawned: Vec::new(), late: None })))
     }
 
-    /// Delays doorbells until [`Self::ring_next`].
+    /// Delays doorbells until the test calls [`Self::ring_next`].
     pub fn delay_bells(&self) {
         self.lock().late = Some(VecDeque::new());
     }
@@ -83,12 +83,12 @@ impl fmt::Debug for Stepped {
 pub struct Task {
     /// The machine.
     pub machine: Box<dyn Machine>,
-    /// End of the sleep, or `Some(None)` for a sleep without an end; `None` while the machine is awake.
+    /// `None` while the machine is awake; otherwise the end of its sleep, or `Some(None)` if the sleep has no end.
     asleep: Option<Option<Time>>,
 }
 
 impl Task {
-    /// Creates an awake machine.
+    /// Creates a machine that is awake.
     ///
     /// # Errors
     /// Returns an error if the machine cannot be created.
@@ -96,19 +96,19 @@ impl Task {
         Ok(Self { machine: make()?, asleep: None })
     }
 
-    /// Returns true if the machine sleeps.
+    /// Returns true if the machine is asleep.
     #[must_use]
     pub const fn is_asleep(&self) -> bool {
         self.asleep.is_some()
     }
 
-    /// Returns the end of the machine's sleep.
+    /// Returns the end of the machine's sleep, if it has one.
     #[must_use]
     pub fn deadline(&self) -> Option<Time> {
         self.asleep.flatten()
     }
 
-    /// Returns true if the machine is awake, or its sleep has ended by `now`.
+    /// Returns true if the machine is not asleep, its sleep has ended by `now`, or it was woken.
     #[must_use]
     pub fn is_awake(&self, now: Time) -> bool {
         !self.is_asleep() || self.deadline().is_some_and(|until| until <= now) || self.machine.is_woken()

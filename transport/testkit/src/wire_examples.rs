@@ -1,21 +1,21 @@
-//! Examples from `docs/book/src/why/wire.md` and `docs/book/src/why/security.md`, for tests of code that parses frames
-//! or derives keys.
+//! Examples in `docs/book/src/why/wire.md` and `docs/book/src/why/security.md`, for tests of code that parses frames or
+//! derives keys.
 
 use std::path::Path;
 
-/// Returns the frames in `docs/book/src/why/wire.md`, each with its name.
+/// Returns the frames in `docs/book/src/why/wire.md` with their names.
 ///
 /// # Panics
-/// Panics if the document is missing, or if an example is not a name and bytes.
+/// Panics if the document is missing, or if an example does not consist of a name and bytes.
 #[must_use]
 pub fn wire_examples() -> Vec<(String, Vec<u8>)> {
     examples("wire.md", "```frames")
 }
 
-/// Returns the test vector for the keys in `docs/book/src/why/security.md`, each value with its name.
+/// Returns the values of the key test vector in `docs/book/src/why/security.md` with their names.
 ///
 /// # Panics
-/// Panics if the document is missing, or if an example is not a name and bytes.
+/// Panics if the document is missing, or if an example does not consist of a name and bytes.
 #[must_use]
 pub fn key_examples() -> Vec<(String, Vec<u8>)> {
     examples("security.md", "```keys")
@@ -36,8 +36,8 @@ fn examples(document: &str, start: &str) -> Vec<(String, Vec<u8>)> {
     examples
 }
 
-/// Returns the header fields of a frame that is one message, and the contents in the frame. The fields are the kind,
-/// the driver's flags and the word.
+/// Returns the header fields and the contents of a frame that consists of one message. The fields are the kind, the
+/// driver's flags and the word.
 #[must_use]
 pub fn message_in(frame: &[u8]) -> ([u8; 4], &[u8]) {
     let (kind, flags) = (frame[0], frame[1]);

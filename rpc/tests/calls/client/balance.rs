@@ -1,4 +1,4 @@
-//! Balanced channels. Calls are spread over servers, move away from draining or lost servers, and return to them.
+//! Balanced channels. Calls are spread over servers, avoid draining and lost servers, and return to restored servers.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -30,7 +30,7 @@ trait Work {
     async fn wait(&self, job: u64) -> Result<u64, Status>;
 }
 
-/// Handlers on one server. All servers in a test share the record of jobs.
+/// The handlers of one server. All servers of a test share the record of jobs.
 #[derive(Clone)]
 struct Worker {
     number: u64,
@@ -88,18 +88,18 @@ impl Replicas {
         Self::limited(count, 1000)
     }
 
-    /// Starts replicas with a health service.
+    /// Starts replicas that have a health service.
     fn with_health<const N: usize>() -> (Self, [HealthReporter; N]) {
         let health = [(); N].map(|()| HealthReporter::new());
         (Self::started(N as u64, 1000, &health), health)
     }
 
-    /// Starts replicas that run up to `limit` calls at once.
+    /// Starts replicas that run at most `limit` calls concurrently.
     fn limited(count: u64, limit: u32) -> Self {
         Self::started(count, limit, &[])
     }
 
-    /// Starts replicas. The first ones have a health service, one per reporter.
+    /// Starts replicas. The first replicas have a health service, one per reporter.
     fn started(count: u64, limit: u32, health: &[HealthReporter]) -> Self {
         let runs = Arc::default();
         let workers: Vec<_> = (0..count)
@@ -169,7 +169,7 @@ fn hedged_call_is_answered_by_another_server_while_first_is_silent() {
     replicas.connect(&client);
     replicas.workers[0].holds.store(true, Ordering::SeqCst);
     let hedged = || replicas.caller.report().counter("hedges_won").unwrap();
-    // The other server may be slow too, but it does answer.
+    // The other server may be slow as well, but it answers.
     until("a hedge wins", || {
         assert_eq!(block_on(client.set(0)), Ok(1));
         (hedged() > 0).then_some(())
@@ -204,7 +204,7 @@ fn power_of_two_choices_avoids_blocked_server() {
         held.extend(is_pending.then_some(call));
         (replicas.workers[0].gate.arrived() > 0).then_some(())
     });
-    // Calls held in the other server's queue end by themselves.
+    // Calls in the other server's queue end without help.
     let ended = until("other calls end", || {
         held.retain_mut(|call| call.as_mut().poll(&mut context).is_pending());
         (held.len() == replicas.workers[0].gate.arrived()).then_some(held.len())
@@ -225,15 +225,15 @@ fn calls_not_taken_by_draining_server_do_not_use_retry_budget() {
     for call in calls {
         assert_eq!(block_on(call), Ok(1));
     }
-    // The server reports its drain once to each poller of the caller that had calls in flight.
+    // The server reports its drain once to each of the caller's pollers that has calls in flight.
     let refused = replicas.refused(0);
     assert!(refused > 0);
     assert!((500..1000).all(|job| block_on(client.add(job)) == Ok(1)));
     assert_eq!(replicas.refused(0), refused);
 }
 
-/// Makes a call for job 7 that is running when its server drops its handlers. Returns the outcome of the call and the number
-/// of times that the job ran.
+/// Makes a call for job 7 whose server drops its handlers while the call runs. Returns the call's outcome and how often the
+/// job ran.
 fn lose_a_call<F>(call: impl FnOnce(WorkClient) -> F) -> (Result<u64, Status>, u64)
 where
     F: Future<Output = Result<u64, Status>> + Send + 'static,
@@ -380,7 +380,7 @@ fn moves_before_sending_do_not_use_retry_budget() {
     assert!(servers.iter().all(|server| server.unretried == 0), "{servers:?}");
 }
 
-/// A list of servers whose lookups fail from the second one on.
+/// A server list whose lookups fail, except the first.
 #[derive(Debug)]
 struct Failing {
     servers: Vec<PeerKey>,

@@ -11,9 +11,9 @@ use trunkline::{Bytes, Code, Node, PollerContext, PollerIndex, Reason, Status, b
 #[trunkline::service]
 trait Wait {
     async fn plain(&self) -> Result<u8, Status>;
-    /// Waits for calls in every way that a handler can, and for a future that another thread completes.
+    /// Waits for calls in every possible way, and for a future that another thread completes.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Waits for a call made earlier.
+    /// Waits for a call that was made earlier.
     async fn wait_later(&self) -> Result<u8, Status>;
     #[oneway]
     async fn note(&self);
@@ -39,11 +39,11 @@ impl Wait for Waits {
     }
     async fn wait(&self) -> Result<u8, Status> {
         let (client, local) = self.own();
-        // The calls start before `block_on` is called.
+        // These calls start before `block_on`.
         self.reporter.tell(block_on(client.plain()).unwrap_err());
         self.reporter.tell(block_on(local.plain()).unwrap_err());
         self.reporter.tell(block_on(client.note()).unwrap_err());
-        // The calls start within `block_on`.
+        // These calls start within `block_on`.
         self.reporter.tell(block_on(async { client.plain().await }).unwrap_err());
         self.reporter.tell(block_on(async { block_on(async { local.plain().await }) }).unwrap_err());
         // `block_on` may wait for a future that another thread completes.
@@ -65,7 +65,7 @@ impl Wait for Waits {
     async fn note(&self) {}
 }
 
-/// Completes when another thread signals it.
+/// Completes when another thread has stored a value.
 async fn completed_elsewhere() -> u8 {
     let shared = Arc::new((Mutex::new(None::<Waker>), OnceLock::new()));
     let other = Arc::clone(&shared);
@@ -161,7 +161,7 @@ impl Take for Takes {
     async fn note(&self, _: Bytes) {}
 }
 
-/// Waits for a call when it is woken, or when it is dropped as the owner of some bytes. Reports the outcome.
+/// Waits for a call when it is woken, or when it is dropped as the owner of bytes. Reports the outcome.
 struct Waiter {
     bytes: Vec<u8>,
     client: TakeClient,
@@ -202,7 +202,7 @@ fn wait_in_drop_or_waker_on_poller_fails_at_once() {
     let (reporter, outcomes) = events();
     let waiter =
         |length| Waiter { bytes: vec![7; length], client: client.clone(), reporter: reporter.clone() };
-    // A small message is copied when the call is made. The poller drops the last clone of a large message.
+    // A small message is copied when the call is made. A large message is shared, and the poller drops its last clone.
     assert_eq!(block_on(client.take(Bytes::from_owner(waiter(300_000)))), Ok(300_000));
     assert_refused(&outcomes.next().unwrap_err(), false);
 

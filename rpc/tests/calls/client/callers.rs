@@ -1,4 +1,4 @@
-//! Code that is generic over its caller: a client, a local client, or a mock.
+//! Code that is generic over its caller, which is a client, a local client or a mock.
 
 use crate::common::{LIMIT, pair};
 use std::cell::RefCell;
@@ -18,7 +18,7 @@ pub(crate) enum Refusal {
 pub(crate) trait Store {
     /// Returns the value of a key.
     async fn get(&self, key: String) -> Result<Option<Bytes>, Status>;
-    /// Sets a value. A call does not take the context as an argument.
+    /// Sets a value. A call of this method has no context argument.
     async fn put(&self, cx: &Context, key: String, value: Bytes) -> Result<u32, Refusal>;
     /// Returns the number of keys.
     async fn count(&self) -> u32;
@@ -107,19 +107,19 @@ impl LocalStoreCalls for LocalMock {
     }
 }
 
-/// Copies a value, as a program might, on any thread.
+/// Copies a value. The future may run on any thread.
 async fn copy<S: StoreCalls>(store: &S, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
 }
 
-/// Copies a value on one thread.
+/// Copies a value. The future stays on one thread.
 async fn copy_here(store: &impl LocalStoreCalls, from: &str, to: &str) -> Result<u32, CallError<Refusal>> {
     let value = store.get(from.to_owned()).await?.ok_or_else(|| Status::not_found(from))?;
     store.put(to.to_owned(), value).await
 }
 
-/// Requires that a future of generic code is `Send`.
+/// Requires that the future of generic code is `Send`.
 fn is_send<F: Future + Send>(future: F) -> F {
     future
 }

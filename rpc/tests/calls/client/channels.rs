@@ -1,5 +1,5 @@
-//! Channels to servers that have several addresses or names, or that move: which addresses are tried, and which errors
-//! callers get.
+//! Channels to servers that have several addresses or names, or that move. The tests check which addresses are tried and
+//! which errors callers get.
 
 use crate::common::{LIMIT, until};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ trait Who {
     async fn ask_back(&self, cx: &Context) -> Result<u32, Status>;
 }
 
-/// A service that returns a number.
+/// Returns its number. Calls its callers back through the node in the second field.
 struct Number(u32, Option<Arc<Mutex<Option<Node>>>>);
 
 impl Who for Number {
@@ -43,7 +43,7 @@ fn server(network: &InProcessNetwork, number: u32) -> Node {
     node(network).serve(WhoServer::new(Number(number, None))).start().unwrap()
 }
 
-/// Returns an address on this node's host where nothing listens.
+/// Returns an address on the node's host at which nothing listens.
 fn next_to(node: &Node) -> SocketAddr {
     let taken = node.local_address();
     SocketAddr::new(taken.ip(), taken.port() ^ 1)
@@ -57,7 +57,7 @@ fn who(channel: &Channel, options: &CallOptions) -> Result<u32, Status> {
     block_on(WhoClient::new(channel.clone()).with(options).who())
 }
 
-/// Returns the addresses set by the test, and counts the lookups.
+/// A resolver that returns addresses set by the test, and counts lookups.
 #[derive(Debug, Clone, Default)]
 struct Directory(Arc<Mutex<Vec<SocketAddr>>>, Arc<AtomicUsize>);
 
@@ -99,7 +99,7 @@ fn channel_connects_lazily_by_ready() {
     until("the session ends", || (!channel.is_connected()).then_some(()));
 }
 
-/// Calls another server through a client created before its node.
+/// Calls another server through a client that was created before the node.
 struct Passer(WhoClient);
 
 impl Who for Passer {
@@ -147,7 +147,7 @@ fn channel_of_unstarted_node_refuses_calls_until_node_runs() {
 fn channel_of_failed_or_dropped_builder_fails_at_once() {
     let network = InProcessNetwork::new();
     let unused: SocketAddr = ([127, 0, 0, 1], 7000).into();
-    // The settings are refused, the pollers fail to start, or the node is never started.
+    // The settings are refused, the pollers fail to start, or the builder is dropped.
     let refused = node(&network).pollers(0);
     let broken = node(&network).serve(WhoServer::per_poller(|_| Err::<Number, _>("no disk")));
     let forgotten = node(&network);
@@ -182,7 +182,7 @@ fn names_are_resolved_again_after_failed_dial_and_session_end() {
     assert_eq!(waiting.as_mut().poll(&mut Task::from_waker(Waker::noop())), Poll::Pending);
     directory.set([next_to(&first), first.local_address()]);
     assert_eq!(block_on(waiting), Ok(1));
-    // While this server is up, all calls go to it without a lookup.
+    // While this server is up, calls go to it without a lookup.
     let asked = directory.lookups();
     directory.set([second.local_address()]);
     assert_eq!((who(&channel, &CallOptions::new()), directory.lookups()), (Ok(1), asked));
@@ -227,7 +227,7 @@ fn silent_resolvers_do_not_delay_other_targets() {
 
 #[test]
 fn name_is_resolved_by_dns_and_its_error_is_kept() {
-    // The default resolver is the system's, which resolves `localhost`.
+    // The default resolver is the system's resolver, which resolves `localhost`.
     let server = crate::common::node().serve(WhoServer::new(Number(7, None))).start().unwrap();
     let caller = crate::common::node().start().unwrap();
     let port = server.local_address().port();
@@ -236,7 +236,7 @@ fn name_is_resolved_by_dns_and_its_error_is_kept() {
     assert_eq!((status.code(), status.may_have_run()), (Code::Unavailable, false), "{status}");
     assert!(status.message().contains(&format!("no-such-host.invalid:{port}")), "{status}");
     assert!(!status.causes().is_empty(), "{status}");
-    // `localhost` resolves to 127.0.0.1, where this server does not listen, and perhaps to ::1.
+    // `localhost` resolves to 127.0.0.1, at which this server does not listen, and possibly to ::1.
     let status = block_on(caller.channel(("localhost", port)).ready()).unwrap_err();
     assert!(status.message().contains(&format!("127.0.0.1:{port}: ")), "{status}");
 }
@@ -318,7 +318,8 @@ fn invalid_target_is_refused_by_calls() {
     }
 }
 
-/// A link-local address may belong to different hosts on different interfaces, and a peer's key contains no interface.
+/// A link-local address may belong to different hosts on different interfaces, and the key of a peer does not contain an
+/// interface.
 #[test]
 fn link_local_addresses_are_refused_with_remedy() {
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Failed calls.
+//! Calls that fail.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::logged::Logged;
@@ -24,7 +24,7 @@ struct Troubled {
     calls: Cell<u64>,
 }
 
-/// A future that panics while it is dropped.
+/// A future whose destructor panics.
 struct Bomb(Reporter<&'static str>);
 
 impl Drop for Bomb {
@@ -76,7 +76,7 @@ impl Trouble for Troubled {
     }
 }
 
-/// A server for `Trouble`, a node that calls it, and the events of the handler.
+/// A server for `Trouble`, a node that calls it, and the events from the handler.
 struct Setting {
     server: Node,
     node: Node,
@@ -89,7 +89,7 @@ impl Setting {
         let service = TroubleServer::per_poller(move |_| {
             Ok::<_, Status>(Troubled { reporter: reporter.clone(), calls: Cell::new(0) })
         });
-        // Handlers that never end must not outlast the time limit of their calls.
+        // Handlers that never end must not outlast the time limits of their calls.
         let server = node().grace(Duration::from_millis(200)).serve(service).start().unwrap();
         Self { server, node: node().start().unwrap(), reported }
     }
@@ -104,7 +104,7 @@ impl Setting {
     }
 }
 
-/// Polls a future once. The future must not complete.
+/// Polls a future once, which must not complete it.
 fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(future.poll(&mut context).is_pending());
@@ -183,7 +183,7 @@ fn panic_in_drop_at_shutdown_does_not_delay_peers() {
     assert_eq!(status.code(), Code::Unavailable, "before its deadline: {status}");
 }
 
-/// The same service with methods that the server lacks, or whose arguments differ on the server.
+/// The same service with methods that the server lacks or whose arguments the server defines differently.
 #[trunkline::service(name = "tests.Trouble", version = 3)]
 trait Other {
     async fn unknown(&self) -> Result<(), Status>;
@@ -196,7 +196,7 @@ trait Later {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
 }
 
-/// A service that no server offers.
+/// A service that no server provides.
 #[trunkline::service(name = "tests.Nowhere")]
 trait Nowhere {
     async fn echo(&self, number: u64) -> Result<u64, Status>;
@@ -250,7 +250,7 @@ fn polling_finished_call_returns_error() {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct SoldOut;
 
-/// Fails in ways that appear in the log of its node.
+/// Fails in ways that are logged by its node.
 #[trunkline::service(name = "tests.Loud")]
 trait Loud {
     async fn panic_here(&self) -> Result<(), Status>;

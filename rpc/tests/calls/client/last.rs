@@ -1,4 +1,4 @@
-//! Calls made while a thread or the program ends, after thread-local values have been destroyed.
+//! Calls during the end of a thread or of the program, after thread-local values have been destroyed.
 
 use crate::common::node;
 use std::cell::RefCell;
@@ -51,7 +51,7 @@ impl Nodes {
     }
 }
 
-/// Two nodes that are used when this value is dropped, and a sender that reports the use.
+/// Two nodes that are used when this value is dropped. The sender reports that they were used.
 struct Late(Option<Nodes>, Sender<()>);
 
 impl Drop for Late {
@@ -72,7 +72,7 @@ fn calls_work_in_destructors_of_thread_local_values() {
     thread_local!(static LATE: RefCell<Option<Late>> = const { RefCell::new(None) });
     let (done, ended) = channel();
     let program = thread::spawn(move || {
-        // Destructors run in reverse order, so the destructors of the library's values run before this one.
+        // Thread-local values are destroyed in reverse order, so the library's values are destroyed before this one.
         LATE.with(|late| late.borrow().is_none());
         let nodes = Nodes::start();
         nodes.use_all();

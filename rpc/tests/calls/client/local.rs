@@ -1,21 +1,21 @@
-//! Calls made on pollers by handlers, and by tasks that a program runs there.
+//! Calls made on pollers, by handlers and by tasks that the program runs there.
 
 use crate::common::{events, node, until};
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use trunkline::{Bytes, Code, Limit, Node, Origin, PollerContext, PollerIndex, Status, block_on};
 
-/// Calls this server or another one until the route is empty.
+/// Calls this server or another server until the route is empty.
 #[trunkline::service]
 trait Relay {
-    /// Returns the way back, hop by hop.
+    /// Returns the route back, hop by hop.
     async fn hop(&self, route: Vec<SocketAddr>) -> Result<Vec<SocketAddr>, Status>;
     async fn large(&self, next: Option<SocketAddr>, body: Bytes) -> Result<Bytes, Status>;
 }
 
 struct Hopper {
     context: PollerContext,
-    /// A field that is not `Send`. Handlers may contain such fields.
+    /// A field that is not `Send`, which handlers may contain.
     seen: RefCell<Vec<usize>>,
 }
 
@@ -67,7 +67,7 @@ fn task_runs_and_makes_calls_on_its_poller() {
     let address = server.local_address();
     for poller in [PollerIndex(0), PollerIndex(1)] {
         let answer = node.run_on(poller, move |context| async move {
-            // No value here is `Send`.
+            // None of these values is `Send`.
             let local = std::rc::Rc::new(RelayLocal::connect(&context, address)?);
             let body = local.large(None, "body".into()).await?;
             let status = local.hop(vec![address; 2]).await.map(|route| route.len());
@@ -80,7 +80,7 @@ fn task_runs_and_makes_calls_on_its_poller() {
     assert!(!status.may_have_run());
 }
 
-/// One call of the limit is reserved for handlers; tasks share the other.
+/// One call of the limit is reserved for handlers. Tasks share the other one.
 #[test]
 fn calls_of_task_wait_for_room() {
     let server = node().serve(relay()).start().unwrap();
@@ -152,7 +152,7 @@ fn node_without_listening_address_can_call() {
     assert_eq!(block_on(client.hop(Vec::new())), Ok(Vec::new()));
 }
 
-/// A trait with two implementations for `Send` types, which make its use ambiguous.
+/// A trait that is implemented twice for `Send` types, so that its use for them is ambiguous.
 trait StaysHere<A> {
     fn check() {}
 }
@@ -162,7 +162,7 @@ impl<T: ?Sized + Send> StaysHere<u8> for T {}
 
 #[test]
 fn types_of_poller_are_not_send() {
-    // These lines no longer compile if one of the types becomes `Send`.
+    // These lines do not compile if one of the types is `Send`.
     <PollerContext as StaysHere<_>>::check();
     <RelayLocal as StaysHere<_>>::check();
     fn shared<T: Clone + Send + Sync>() {}

@@ -1,4 +1,4 @@
-//! A call is made when its stub is called, even if its future is never polled.
+//! A call is made when its stub is called, even if the future is never polled.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -77,7 +77,7 @@ fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Returns a node's use of a budget.
+/// Returns the used part of a node's budget.
 fn used(node: &Node, name: &str) -> u64 {
     node.report().budgets.iter().find(|budget| budget.name == name).expect("there is one").used
 }
@@ -119,8 +119,8 @@ fn time_limit_runs_from_stub_call() {
         let mut call = Box::pin(client.wait());
         std::thread::sleep(limit);
         assert_eq!(setting.reported.try_next()?, "started");
-        // The handler ends because of the time limit in the request. The caller's node ends the call although no task polls
-        // it.
+        // The handler ends because of the time limit in the request. The caller's node ends the call, although no task
+        // polls its future.
         assert_eq!(setting.reported.next(), "dropped");
         until("the call ends", || (used(&setting.node, "calls under way") == 0).then_some(()));
         let Poll::Ready(Err(status)) = poll(call.as_mut()) else {

@@ -1,4 +1,4 @@
-//! Replies for which the caller's node lacks memory, and messages whose memory cannot be registered.
+//! Replies for which the caller's node has no memory, and messages whose memory cannot be registered.
 
 use crate::common::{fresh_address, node, pair, until};
 use std::pin::Pin;
@@ -58,9 +58,9 @@ impl Stream for Endless {
 
 const BYTES: u32 = 600 << 10;
 
-/// Starts a server, and a caller that has memory for one reply of [`BYTES`].
+/// Starts a server and a caller that has memory for only one reply of [`BYTES`].
 fn nodes() -> (Node, Node) {
-    // A reply waits for memory for up to half of this limit.
+    // A reply waits for memory for at most half of this limit.
     let server = node().stall_limit(Duration::from_secs(2)).serve(BlocksServer::new(Zeros));
     let server = server.start().unwrap();
     let caller = node().rendezvous_bytes(1 << 20).max_message_bytes(640 << 10);
@@ -89,7 +89,7 @@ fn reply_without_memory_ends_its_call_with_setting() {
     });
     assert_names_the_setting(&status);
 
-    // The wait for memory ends the call. If the call's time limit ended it, the code would differ.
+    // The wait for memory ends the call. If the call's time limit ended it, the code would be different.
     let long = Duration::from_secs(60);
     let status = block_on(client.clone().with_timeout(long).block(BYTES)).unwrap_err();
     assert_eq!(
@@ -103,7 +103,7 @@ fn reply_without_memory_ends_its_call_with_setting() {
     assert_eq!(block_on(client.block(BYTES)).unwrap().len(), usize::try_from(BYTES).unwrap());
 }
 
-/// Returns the number of bytes of large messages that a node has received and holds.
+/// Returns the number of bytes of large messages that a node has received and still holds.
 fn held_bytes(node: &Node) -> u64 {
     let budgets = node.report().budgets;
     budgets.iter().find(|budget| budget.name == "bytes of large messages received").unwrap().used
@@ -130,7 +130,7 @@ fn stopped_readers_leave_memory_for_largest_message() {
     let caller =
         node().rendezvous_bytes_per_peer(8 << 20).max_message_bytes(LARGEST as usize).start().unwrap();
     let client = BlocksClient::connect(&caller, server.local_address()).unwrap();
-    // The first items of these streams need more memory than is left next to the largest message.
+    // The first items of these streams need more memory than remains beside the largest message.
     let stopped = (0..10).map(|_| block_on(client.feed(BYTES)).unwrap()).collect::<Vec<_>>();
     for _ in 0..10 {
         let reply = block_on(client.block(LARGEST - 64)).unwrap();
@@ -144,7 +144,7 @@ fn stopped_readers_leave_memory_for_largest_message() {
 
 #[test]
 fn call_ends_with_cause_if_message_registration_fails() {
-    // Only enough regions for the slots of the poller.
+    // The limit allows only enough regions for the poller's slots.
     let limited = || -> NodeBuilder {
         let device = SoftOptions { max_regions: Some(2), ..SoftOptions::from_env().unwrap() };
         let options = NodeOptions::new().provider(ProviderChoice::Soft).device(device);
@@ -180,7 +180,7 @@ fn call_ends_with_cause_if_message_registration_fails() {
         assert_eq!(kind, expected, "{status}");
         assert!(status.to_string().contains("the memory of the message cannot be registered: "), "{status}");
     }
-    // Calls without registered memory continue, and the failed calls have been released.
+    // Calls without registered memory still succeed, and the failed calls have been released.
     assert_eq!(block_on(to_limited.block(10)).unwrap().len(), 10);
     assert_eq!(block_on(to_other.take(zeros(10))), Ok(10));
     for node in [&limited, &other] {

@@ -1,4 +1,4 @@
-//! The order in which calls start. Only an ordered client preserves it.
+//! The order in which calls start, which only an ordered client preserves.
 
 use crate::common::{Reporter, events, node};
 use std::future::poll_fn;
@@ -25,7 +25,7 @@ impl Journal for Writer {
 
 type Made<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + 'a>>;
 
-/// Awaits calls, and polls the last one first. Returns the outcomes in the order of the calls.
+/// Awaits calls, polling the last one first. Returns the outcomes in the order of the calls.
 fn all(calls: Vec<Made<'_>>) -> Vec<Result<(), Status>> {
     let mut calls = calls.into_iter().map(|call| (call, None)).collect::<Vec<_>>();
     block_on(poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Calls that wait for a connection outlive the drain of their server, and are sent to its successor.
+//! Calls that wait for a connection. They outlive the drain of their server and are sent to its successor.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -13,9 +13,9 @@ use trunkline::{CallOptions, Channel, Code, Connect, Node, Reason, Status, Strea
 
 #[trunkline::service]
 trait Shop {
-    /// Returns the number of the server.
+    /// Returns the server's number.
     async fn number(&self) -> u32;
-    /// Streams the number of the server.
+    /// Streams the server's number.
     async fn numbers(&self) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
     /// Waits at the gate.
     async fn hold(&self) -> u32;
@@ -58,7 +58,7 @@ struct Draining {
 }
 
 impl Draining {
-    /// `meanwhile` makes calls that the server has not yet refused.
+    /// Starts a server and drains it. `meanwhile` makes calls that the server has not refused yet.
     fn new<T>(caller: &Node, address: SocketAddr, meanwhile: impl FnOnce() -> T) -> (Self, T) {
         let gate = Gate::default();
         let node = start(address, 1, &gate);
@@ -75,7 +75,7 @@ impl Draining {
         (draining, made)
     }
 
-    /// Returns the number of refused requests.
+    /// Returns the number of requests that the server has refused because of its drain.
     fn refused(&self) -> u64 {
         self.node.report().counter("requests_refused_draining").unwrap()
     }
@@ -107,7 +107,7 @@ fn waiting_calls_outlive_drain_of_server() {
     let caller = node().start().unwrap();
     let address = fresh_address();
     let client = client(caller.channel(address));
-    // The server has not accepted the first calls. The other calls are not sent to it.
+    // The server did not accept the first calls. The second calls are not sent to it.
     let (draining, first) = Draining::new(&caller, address, || wait(&client));
     let refused = draining.refused();
     let second = wait(&client);

@@ -1,4 +1,4 @@
-//! Calls that wait for room in a budget, and calls that are refused for lack of room.
+//! Calls that wait until a budget has room, and calls that are refused because a budget has no room.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -27,7 +27,7 @@ impl Desk for Clerk {
     }
 }
 
-/// Starts a server. Returns a client that may have one call in flight, in addition to one from handlers.
+/// Starts a server. Returns a client that may have one call in flight, beside one call from handlers.
 fn connect(caller: &Node) -> (Node, Gate, DeskClient) {
     let gate = Gate::default();
     let server = node().serve(DeskServer::new(Clerk(gate.clone()))).start().unwrap();
@@ -39,7 +39,7 @@ fn kind(status: &Status) -> (Code, Option<Reason>, bool) {
     (status.code(), status.reason(), status.may_have_run())
 }
 
-/// Makes calls with a time limit until one of them has waited for room up to its limit. Returns its status.
+/// Makes calls with a time limit until one of them expires while it waits for room. Returns its status.
 fn expired(client: &DeskClient, connect: Connect) -> Status {
     let short = CallOptions::new().timeout(Duration::from_millis(100)).connect(connect);
     until("a call has waited for room", || {

@@ -1,4 +1,4 @@
-//! Draining. Running handlers and the calls that they make finish, and no new call starts.
+//! Drains. Running handlers and their calls finish, but no new call starts.
 
 use crate::common::{LIMIT, fresh_address, node, until};
 use crate::gate::Gate;
@@ -14,7 +14,7 @@ trait Hop {
     async fn plain(&self) -> Result<u8, Status>;
     /// Waits at the gate.
     async fn wait(&self) -> Result<u8, Status>;
-    /// Calls `wait` on the second server, and then `plain` on the second and the third server, with local and shared
+    /// Calls `wait` on the second server, and then `plain` on the second and third server, through local and shared
     /// clients.
     async fn forward(&self) -> Result<u8, Status>;
     /// Drains or shuts down its own node.
@@ -24,7 +24,7 @@ trait Hop {
 #[derive(Clone, Default)]
 struct HopState {
     gate: Gate,
-    /// Servers that handlers call, each with a client on the handlers' node.
+    /// Servers that handlers call. Each has a client on the handlers' node.
     there: Arc<OnceLock<Vec<(SocketAddr, HopClient)>>>,
     own: Arc<OnceLock<Arc<Node>>>,
 }
@@ -71,7 +71,7 @@ fn serve(shared: &HopState, pollers: u16, grace: Duration) -> Node {
 
 type Pinned<'a> = Pin<Box<dyn Future<Output = Result<u8, Status>> + 'a>>;
 
-/// Makes calls to a method. Returns them once as many have arrived at a gate.
+/// Makes `count` calls to a method, and returns them after all have arrived at a gate.
 fn calls<'a, F>(count: usize, gate: &Gate, call: impl Fn() -> F) -> Vec<Pinned<'a>>
 where
     F: Future<Output = Result<u8, Status>> + 'a,
@@ -125,11 +125,11 @@ fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     let running = calls(100, &setting.gate, || client.forward());
     setting.server.begin_drain();
     assert!(!setting.server.is_drained());
-    // The handlers have not ended. They end once the gate is open.
+    // The handlers wait until the gate is open.
     for _ in 0..5 {
         assert_draining(&block_on(client.plain()).unwrap_err());
     }
-    // The drain is also reported to a peer that connects now.
+    // A peer that connects now is notified of the drain, too.
     let late = node().start().unwrap();
     let of_late = HopClient::connect(&late, setting.server.local_address()).unwrap();
     assert_draining(&block_on(of_late.plain()).unwrap_err());
@@ -139,7 +139,7 @@ fn hundred_handlers_finish_with_their_calls_while_new_calls_are_refused() {
     }
     assert!(setting.server.drain(), "all handlers have ended");
     assert!(setting.server.is_drained());
-    // Calls that the program makes through the node continue.
+    // Calls made by the program through this node continue.
     let outgoing = HopClient::connect(&setting.server, setting.there[0].local_address()).unwrap();
     assert_eq!(block_on(outgoing.plain()), Ok(1));
     assert_draining(&block_on(client.plain()).unwrap_err());
@@ -154,7 +154,7 @@ fn draining_gives_up_after_grace_period() {
     let client = HopClient::connect(&caller, server.local_address()).unwrap();
     let running = calls(1, &shared.gate, || client.wait());
     assert!(!server.drain(), "a handler waits");
-    // The node keeps running and may be shut down later.
+    // The node still runs and can be shut down later.
     shared.gate.open();
     for call in running {
         assert_eq!(block_on(call), Ok(2));
@@ -165,8 +165,8 @@ fn draining_gives_up_after_grace_period() {
 #[test]
 fn call_longer_than_grace_period_ends_as_draining() {
     for is_dropped in [false, true] {
-        // A poller that is preempted for 50 ms is late, and its calls then end with the session. This does not happen in
-        // every attempt.
+        // A poller that is preempted for 50 ms is late, so its calls end with the session. Repeat the attempt until this
+        // does not happen.
         let is_told = || {
             let shared = HopState::default();
             let server = serve(&shared, 2, Duration::from_millis(50));
@@ -221,7 +221,7 @@ fn task_shutting_down_its_node_does_not_wait_for_itself() {
             node.shutdown();
             Some(node)
         });
-        // The task continues after the node has begun to shut down. The shutdown completes without further calls.
+        // The task continues after the node has started its shutdown. The shutdown then completes without further calls.
         let node = block_on(task).unwrap();
         assert_eq!(node.is_none(), is_dropped);
         drop(until("the address is free", || Node::builder().listen(address).start().ok()));
@@ -251,7 +251,7 @@ struct UntilDrain(Gate);
 impl UntilDrain {
     async fn wait(&self, cx: &trunkline::Context) -> Result<bool, Status> {
         let before = cx.is_draining();
-        // Register for the drain before the test detects the handler.
+        // Register for the drain before the test learns that the handler runs.
         let mut draining = std::pin::pin!(cx.draining());
         let first = std::future::poll_fn(|task| std::task::Poll::Ready(draining.as_mut().poll(task))).await;
         self.0.arrive();
@@ -299,7 +299,7 @@ fn handlers_are_notified_of_drain_and_shutdown() {
     for shuts_down in [false, true] {
         let gate = Gate::default();
         let service = EndlessServer::new(UntilDrain(gate.clone()));
-        // A handler that is not notified ends with the grace period, and its call fails.
+        // A handler that is not notified is dropped after the grace period, and its call fails.
         let server = node().grace(LIMIT).tokio(runtime.handle().clone()).serve(service).start().unwrap();
         let caller = node().start().unwrap();
         let client =

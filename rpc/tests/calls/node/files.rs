@@ -1,4 +1,4 @@
-//! Nodes whose certificates, roots, revocation lists and policies are replaced while the nodes run.
+//! Nodes whose certificates, roots, revocation lists and policies are replaced at run time.
 
 use super::identity::{self, Authority, authority, client, issue, revocation_list, service, trust};
 use crate::common::{LIMIT, node, until};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trunkline::{Code, Node, NodeBuilder, StartError, block_on};
 use trunkline_testkit::{Folder, runs_alone};
 
-/// Years between which certificates are valid.
+/// First and last year in which certificates are valid.
 const VALID: [i32; 2] = [2020, 4000];
 const POLICY_RELOADED: &str = "policy file reloaded";
 
@@ -23,7 +23,7 @@ struct Files {
 }
 
 impl Files {
-    /// Writes files with this identity, trust in these roots, and a policy that allows all calls.
+    /// Writes files that contain this identity, these roots, and a policy that allows all calls.
     fn new(identity: &[String; 2], roots: &str) -> Self {
         let files = Self { folder: Folder::new().unwrap(), log: Logged::by_all() };
         files.replace("key", &identity[1]);
@@ -66,14 +66,14 @@ impl Files {
         self.log.lines().iter().filter(|line| line.contains(path) && line.contains(text)).count()
     }
 
-    /// Makes a change, and waits for another log line that contains a file's name and a text.
+    /// Makes a change, and waits for a new log line that contains a file's name and a text.
     fn after(&self, change: impl FnOnce(), name: &str, text: &str) {
         let before = self.logged(name, text);
         change();
         until(text, || (self.logged(name, text) > before).then_some(()));
     }
 
-    /// Replaces key and certificate, in this order, and waits until they are in force.
+    /// Replaces the key and then the certificate, and waits until both are in use.
     fn renew(&self, identity: &[String; 2]) {
         let replace = || {
             self.replace("key", &identity[1]);
@@ -82,16 +82,16 @@ impl Files {
         self.after(replace, "pem", "new sessions use them");
     }
 
-    /// Waits until the node has checked all files again.
+    /// Waits until the node has checked all files once more.
     fn looks(&self) {
-        // The thread checks the policy first, so it checks all other files between two changes of the policy.
+        // The thread checks the policy first, so between two changes of the policy it checks all other files.
         for _ in 0..2 {
             self.after(|| self.allow("*.example"), "policy", POLICY_RELOADED);
         }
     }
 }
 
-/// Issues a certificate that contains a principal and the name expected by clients.
+/// Issues a certificate for a principal that also contains the name expected by clients.
 fn issue_pem(issuer: &Authority, name: &str, years: [i32; 2]) -> [String; 2] {
     identity::issue_pem(issuer, &format!("{name} server.example"), years)
 }
@@ -101,7 +101,7 @@ fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
     identity::named(builder, root, &format!("{name} server.example"))
 }
 
-/// Returns the name that a node proves to a new peer, as seen by the peer's handler.
+/// Returns the name that a node proves to a new peer, as seen by a handler of the peer.
 fn proves(node: &Node, peer: NodeBuilder) -> Option<String> {
     let peer = peer.serve(service().0).start().unwrap();
     block_on(client(node, &peer).caller()).unwrap()
@@ -120,7 +120,7 @@ fn calls_succeed_during_ten_replacements_under_load() {
             let client = client(&own, &server).with_timeout(LIMIT);
             let mut calls = 0;
             while !is_over.load(Ordering::Relaxed) {
-                // The live session keeps the name under which it was established.
+                // The session keeps the name with which it was established.
                 assert_eq!(block_on(client.caller()).unwrap().as_deref(), Some("n0.example"));
                 calls += 1;
             }
@@ -292,7 +292,7 @@ fn unusable_files_are_named_at_start() {
         }
         let error = builder.start().unwrap_err();
         let is_kind = matches!(error, StartError::BadIdentity(_)) || name == "policy";
-        // If a pair does not match, the key is the file to replace.
+        // If key and certificate do not match, the log names the key.
         let named = if text.contains("does not match") { "key" } else { name };
         let path = files.path(named);
         let error = error.to_string();
@@ -333,7 +333,7 @@ fn end_of_certificate_is_logged() {
     until("the end is logged", || (log.count(text) == 1).then_some(()));
 }
 
-/// Returns the number of threads that read changed files.
+/// Returns the number of threads that watch files.
 fn threads() -> usize {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());

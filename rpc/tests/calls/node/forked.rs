@@ -1,5 +1,6 @@
-//! A program that forks while it has a node. In the child, every operation that needs the node's threads fails at once, with
-//! an error that gives the reason. Each test forks in a separate process, and a child that waits is killed after a minute.
+//! A program that forks while it has a node. In the child, every operation that needs the node's threads fails immediately
+//! with an error that contains the reason. Each test forks in a separate process, and a child that waits is killed after
+//! one minute.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -43,7 +44,7 @@ impl Numbers for Counts {
     async fn note(&self) {}
 }
 
-/// Two nodes whose grace period is longer than a child may run.
+/// Two nodes. Their grace period exceeds the time limit of a child.
 struct Nodes {
     server: RefCell<Option<Node>>,
     node: RefCell<Option<Node>>,
@@ -61,7 +62,7 @@ impl Nodes {
         Self { server: RefCell::new(Some(server)), node: RefCell::new(Some(node)), client, gate }
     }
 
-    /// Checks that the parent's nodes still work after a child has exited.
+    /// Checks that the nodes of the parent still work after a child has exited.
     fn still_run(&self) {
         for number in 0..100 {
             assert_eq!(block_on(self.client.next(number)), Ok(number + 1));
@@ -120,7 +121,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
     let nodes = Nodes::start();
     let ended = nodes.client.wait();
     wait_until("the handler runs", LIMIT, || (nodes.gate.arrived() == 1).then_some(()));
-    // Each operation runs in a separate child, so that no operation depends on the effects of another.
+    // Each operation runs in a separate child, so that it does not depend on the effects of another operation.
     let ends: [fn(&Node); 6] = [
         |server| assert!(!server.drain() && !server.is_drained()),
         Node::shutdown,
@@ -132,7 +133,8 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
     for end in ends {
         in_forked_child(|| end(nodes.server.borrow().as_ref().unwrap()));
     }
-    // Created here, because this takes a lock on all subscribers, which a node's thread may hold while the process forks.
+    // Created before the fork, because the creation locks all subscribers. A thread of a node may hold that lock during the
+    // fork.
     let errors = Logged::at(Level::ERROR);
     let subscriber = Dispatch::new(errors.clone());
     in_forked_child(|| {
@@ -140,7 +142,7 @@ fn node_in_forked_child_ends_at_once_and_node_of_parent_stays() {
             nodes.server.borrow().as_ref().unwrap().shutdown();
             assert!(errors.lines().iter().any(|line| line.contains("fork first")), "{:?}", errors.lines());
             errors.lines().clear();
-            // A drop that waits would report threads that do not end.
+            // A drop that waited would log the threads that have not ended.
             drop((nodes.server.take(), nodes.node.take()));
             assert!(errors.lines().is_empty(), "{:?}", errors.lines());
         });
@@ -171,7 +173,7 @@ fn forked_child_may_start_node_of_its_own() {
     nodes.still_run();
 }
 
-/// A child may have copied any lock while another thread held it.
+/// A child may contain a copy of any lock that another thread held during the fork.
 #[test]
 fn children_forked_under_load_end_at_once() {
     if !runs_alone(module_path!(), "children_forked_under_load_end_at_once") {
@@ -282,7 +284,7 @@ impl Forks for Forking {
     }
 }
 
-/// A child that continued as a second poller would take packets from the parent's sockets and answer them.
+/// A child that continued as a second poller would receive and answer packets on the parent's sockets.
 #[test]
 fn child_forked_in_handler_ends_before_sending() {
     if !runs_alone(module_path!(), "child_forked_in_handler_ends_before_sending") {
@@ -337,7 +339,7 @@ fn child_forked_in_task_runs_no_other_task() {
                 Some(child) => sender.send(child).unwrap(),
                 None => {
                     forks.set(true);
-                    // Dropping the last sender locks a mutex that the parent's receiver may have held at the fork.
+                    // Dropping the last sender would lock a mutex that the parent's receiver may have held during the fork.
                     std::mem::forget(sender);
                 }
             }
@@ -353,7 +355,7 @@ fn child_forked_in_task_runs_no_other_task() {
     assert_eq!(child.exit_status(), Some(ENDED_IN_CHILD));
 }
 
-/// Forks when it is woken, on a poller's thread but outside any handler.
+/// A waker that forks when it is woken, on a poller's thread but outside handlers.
 struct WakesForking(mpsc::Sender<ForkedChild>);
 
 impl Wake for WakesForking {

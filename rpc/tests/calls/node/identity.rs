@@ -1,4 +1,4 @@
-//! Nodes with identities: callers' names in handlers and in authorization, and refusals as seen by callers.
+//! Nodes with identities: names of callers in handlers and in authorization, and refusals as seen by callers.
 
 use crate::common::{Events, Reporter, events, fresh_address, node, until};
 use crate::gate::Gate;
@@ -54,7 +54,7 @@ pub(super) fn revocation_list(issuer: &Authority, serial: u64) -> String {
     params.signed_by(issuer).unwrap().pem().unwrap()
 }
 
-/// Returns parameters for a certificate that is valid between these years, with names separated by spaces.
+/// Returns the parameters of a certificate that is valid between two years. `names` are separated by spaces.
 fn params(names: &str, years: [i32; 2]) -> CertificateParams {
     let (uris, names) = names.split(' ').partition::<Vec<_>, _>(|name| name.starts_with("spiffe:"));
     let names = names.into_iter().map(str::to_owned).collect::<Vec<_>>();
@@ -70,7 +70,7 @@ fn issue_params(issuer: &Authority, params: &CertificateParams) -> [String; 2] {
     [params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem()]
 }
 
-/// Issues a certificate that is valid between these years, with names separated by spaces. Returns the certificate and its
+/// Issues a certificate that is valid between two years. `names` are separated by spaces. Returns the certificate and its
 /// key as PEM.
 pub(super) fn issue_pem(issuer: &Authority, names: &str, years: [i32; 2]) -> [String; 2] {
     issue_params(issuer, &params(names, years))
@@ -85,7 +85,7 @@ pub(super) fn trust(root: &Authority) -> Trust {
     Trust::from_pem(root.pem().as_bytes()).unwrap()
 }
 
-/// Adds an identity with this name, issued by an authority that the node trusts.
+/// Adds an identity with this name. Its issuer is an authority that the node trusts.
 pub(super) fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeBuilder {
     builder.exempt_local_user(false).identity(issue(root, name, [2020, 4000])).trust(trust(root))
 }
@@ -94,7 +94,7 @@ pub(super) fn named(builder: NodeBuilder, root: &Authority, name: &str) -> NodeB
 pub(super) trait Named {
     async fn caller(&self) -> Option<String>;
     async fn guarded(&self) -> u8;
-    /// Reports the caller's name once the gate is open.
+    /// Reports the caller's name after the gate has opened.
     #[oneway]
     async fn later(&self);
     async fn count(&self, to: u32) -> Result<impl Stream<Item = Result<u32, Status>>, Status>;
@@ -180,7 +180,7 @@ fn named_node_accepting_level_none_may_listen_only_on_loopback() {
     let builder = || named(Node::builder().listen("0.0.0.0:0"), &root, "a.example");
     let error = builder().accept(Level::None).start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(_)), "{error}");
-    // Another program may hold the port at some address of this host.
+    // Another program may hold the port at one of this host's addresses.
     assert!(!matches!(builder().start(), Err(StartError::NotLoopback(_))));
 }
 
@@ -230,7 +230,7 @@ fn handler_keeps_name_of_its_own_session() {
     assert_eq!(names.next().as_deref(), Some("first.example"));
 }
 
-/// Returns the numbers of handshakes begun and failed, and of sessions with and without a proven name.
+/// Returns the numbers of started and failed handshakes, and of sessions with and without a proven name.
 fn counts(node: &Node) -> [u64; 4] {
     let report = node.report();
     ["handshakes_begun", "handshakes_failed", "sessions_proven", "sessions_unproven"]
@@ -244,7 +244,7 @@ fn refusal(node: &Node, server: &Node) -> Status {
     status
 }
 
-/// A clock that stands still in the middle of a year.
+/// A clock that always shows the middle of a year.
 #[derive(Debug)]
 struct Year(i32);
 
@@ -261,14 +261,14 @@ fn with(credentials: Credentials) -> NodeBuilder {
     Node::builder().transport(options).listen(fresh_address())
 }
 
-/// Returns a builder for a node whose certificate has expired or is not yet valid, and whose clock is within the validity of
-/// the certificate.
+/// Returns the builder of a node whose certificate has expired or is not yet valid. The node's own clock is within the
+/// validity of the certificate.
 fn in_year(root: &Authority, year: i32) -> NodeBuilder {
     let identity = issue(root, "a.example", [year, year + 1]);
     with(Credentials::new(&identity, &trust(root), default_provider(), Arc::new(Year(year))).unwrap())
 }
 
-/// Returns a builder for a node that presents another node's certificate and signs with its own key.
+/// Returns the builder of a node that presents another node's certificate but signs with its own key.
 fn impostor(root: &Authority) -> NodeBuilder {
     let [own, stolen] = [(); 2].map(|()| params("a.example", [2020, 4000]));
     let (key, other) = (KeyPair::generate_for(&PKCS_ED25519).unwrap(), KeyPair::generate().unwrap());
@@ -415,7 +415,7 @@ fn unusable_identity_is_named_at_start() {
     assert_eq!(log.count("certificate of this node does not verify against its own trust"), 1);
 }
 
-/// Starts a server at a fresh address. `IP` in its names stands for this address.
+/// Starts a server at a new address. `IP` in `names` stands for this address.
 fn server_with(service: NamedServer, root: &Authority, names: &str) -> Node {
     let at = fresh_address();
     let names = names.replace("IP", &at.ip().to_string());
@@ -450,7 +450,7 @@ fn target_address_is_expected_name() {
     refused(&client, unnumbered, &unnumbered.ip().to_string(), "server.example");
     let expected = wrong.ip().to_string();
     refused(&client, wrong, &expected, "server.example");
-    // A channel with several addresses uses an address whose name matches. A channel with a resolver expects the same name.
+    // A channel with several addresses uses one whose name matches. A channel with a resolver expects the same name.
     runs(&client, [wrong, right]);
     runs(&client, Target::resolver(ServerList::new("servers", [wrong, right])));
     refused(&client, Target::resolver(ServerList::new("servers", [wrong])), &expected, "server.example");
@@ -556,7 +556,7 @@ fn balanced_channel_passes_over_server_with_another_name() {
     let root = authority("root");
     let (right, wrong) = (server(&root, "server.example"), server(&root, "other.example IP"));
     let client = named(node(), &root, "a.example").start().unwrap();
-    // A session with the wrong server is up.
+    // Establish a session with the wrong server.
     runs(&client, wrong.local_address());
     let target = Target::from([wrong.local_address(), right.local_address()]).named("server.example");
     for policy in [Policy::PickFirst, Policy::RoundRobin, Policy::PowerOfTwo] {
@@ -589,7 +589,7 @@ fn waiting_call_reaches_server_with_expected_name_after_replacement() {
     for call in &mut calls {
         assert_eq!(block_on(call).unwrap().as_deref(), Some("a.example"));
     }
-    // The channels to the first server have lost it.
+    // The channels have lost their sessions with the first server.
     refused(&client, at, &at.ip().to_string(), "server.example");
 }
 

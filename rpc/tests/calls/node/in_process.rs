@@ -1,4 +1,4 @@
-//! Nodes on a network within the process, as used by tests of programs.
+//! Nodes on an in-process network, which programs use in tests.
 
 use crate::common::fresh_address;
 use std::net::{IpAddr, UdpSocket};
@@ -18,12 +18,12 @@ impl Greeter for Polite {
     }
 }
 
-/// Environment variable that contains the listen address, for a process that runs the test again.
+/// Environment variable with the listen address, for a process that runs the test again.
 const CHILD: &str = "TRUNKLINE_TEST_IN_PROCESS";
 /// The UDP port of RoCEv2.
 const PORT: u16 = 4791;
 
-/// Runs a client and its server, in a test as a user might write it.
+/// Runs a client and a server in a test that a user might write.
 fn client_and_server() {
     let (server, node) = Node::in_process(GreeterServer::new(Polite)).unwrap();
     let client = GreeterClient::new(node.channel(server.local_address()));
@@ -31,7 +31,7 @@ fn client_and_server() {
     assert_eq!([&server, &node].map(|node| node.report().link), ["in-process", "in-process"]);
 }
 
-/// Runs the same test with settings and two pollers.
+/// Runs the same test with custom settings and two pollers.
 fn nodes_with_settings(listen: IpAddr) {
     let network = InProcessNetwork::new();
     let server = Node::builder().in_process(&network).listen((listen, 0)).pollers(2);

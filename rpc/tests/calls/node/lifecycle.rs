@@ -82,7 +82,7 @@ fn invalid_address_or_setting_is_refused_with_remedy() {
     assert!(error.to_string().contains("pollers = 0 is out of range: choose 1 to 32"), "{error}");
     let error = Node::builder().listen("0.0.0.0:0").start().unwrap_err();
     assert!(matches!(error, StartError::NotLoopback(address) if address.ip().is_unspecified()), "{error}");
-    // A `main` that returns the error prints this.
+    // This is printed if `main` returns the error.
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(error.to_string().contains("--allow-unauthenticated"), "{error}");
     let error = node().faults("drop=lots").unwrap_err();
@@ -102,7 +102,7 @@ fn invalid_settings_are_refused_by_name_before_handlers_are_created() {
         (node().rendezvous_bytes_per_peer(1 << 46), "rendezvous_bytes_per_peer = 70368744177664 is out"),
         (node().stall_limit(Duration::ZERO), "stall_limit (ms) = 0 is out of range: choose 1000 ms or more"),
         (node().hold_limit(Duration::ZERO), "hold_limit (ms) = 0 is out of range: choose 1 ms or more"),
-        // More memory than any machine has.
+        // These settings need more memory than any machine has.
         (node().rendezvous_bytes(1 << 46), "limits raised beyond the defaults allow 167772416 MiB, and "),
         (node().decoded_bytes(limit(1 << 46, 1 << 46)), "decoded arguments (decoded_bytes) 67108864 MiB"),
         (
@@ -124,7 +124,7 @@ fn invalid_settings_are_refused_by_name_before_handlers_are_created() {
         assert!(matches!(error, StartError::BadSetting(_)) && error.to_string().contains(text), "{error}");
         assert_eq!(made.load(Ordering::Relaxed), 0, "{text}");
     }
-    // The call itself rejects this, before it starts a thread.
+    // The call itself refuses this setting before it starts a thread.
     let starting = node().pollers(u16::MAX).start_async();
     assert!(block_on(starting).unwrap_err().to_string().contains("pollers = 65535"));
 }

@@ -1,4 +1,4 @@
-//! Paths of calls: a node that may use only shared memory, and peers that do not share memory with it.
+//! Paths of calls: nodes that may use only shared memory, and peers with which they share no memory.
 
 use crate::common::{LIMIT, fresh_address, until};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ impl Near for Answers {
     }
 }
 
-/// Returns a builder for a node whose packets take this path.
+/// Returns the builder of a node with this choice of path.
 fn node(path: PathChoice) -> NodeBuilder {
     Node::builder().link(path).listen(fresh_address())
 }
@@ -37,7 +37,8 @@ fn memory_only_node_names_reason_if_memory_cannot_be_shared() {
     let several = caller.channel([server.local_address(), server.local_address()].as_slice());
     let by_name = caller.channel(server.local_address().to_string());
     for channel in [one, several, by_name] {
-        // The peer gives the reason. On a loaded machine, the peer may be considered silent first, but not in every attempt.
+        // The peer reports the reason. On a loaded machine, the peer may be considered silent before. Repeat the call until
+        // it is not.
         until("the call names the reason", || {
             let options = CallOptions::new().timeout(LIMIT);
             let status = block_on(NearClient::new(channel.clone()).with(&options).ping()).unwrap_err();

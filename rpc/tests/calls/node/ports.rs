@@ -1,4 +1,4 @@
-//! Other programs that hold UDP port 4791. An error or a warning names them.
+//! Other programs that hold UDP port 4791, which are named in an error or a warning.
 
 use crate::common::{LIMIT, until};
 use crate::logged::Logged;
@@ -27,7 +27,7 @@ impl Greeter for Polite {
 
 /// UDP port of RoCEv2.
 const PORT: u16 = 4791;
-/// Environment variable that contains the occupied address, for a process that runs the test again.
+/// Environment variable with the occupied address, for a process that runs the test again.
 const TAKEN: &str = "TRUNKLINE_TEST_TAKEN";
 
 fn refusal(address: IpAddr) -> StartError {
@@ -51,7 +51,7 @@ fn taken_port_names_its_holder_and_remedy() {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     drop(taken);
-    // A process that another test starts at the same time has a copy of the socket until it executes its program.
+    // A process that another test is starting holds a copy of the socket until it executes its program.
     drop(until("the port is free", || {
         Node::builder().provider(ProviderChoice::Soft).listen((address, 0)).start().ok()
     }));
@@ -144,7 +144,7 @@ fn refusal_advises_restart_of_holder_with_emptied_runtime_directory() {
     assert!(!text.contains("give both programs the same"), "{text}");
 }
 
-/// The holder receives the requests for all processes at its address.
+/// The port holder receives the requests for all processes at its address.
 #[test]
 fn call_failed_by_stopped_port_holder_names_process() {
     let node = |address| Node::builder().provider(ProviderChoice::Soft).listen((address, 0));
@@ -164,7 +164,7 @@ fn call_failed_by_stopped_port_holder_names_process() {
     holder.stop();
     let expected =
         format!("process {}, which holds UDP port 4791 at {address} on this host, is stopped", holder.id());
-    // The attempt may end, and later calls may be refused, before the next attempt begins.
+    // Before the next attempt begins, the previous attempt may end and later calls may be refused.
     for _ in 0..2 {
         until("the call names the process", || {
             let status = block_on(greeter.greet("trunk".into())).unwrap_err();
@@ -203,7 +203,7 @@ fn node_listening_outside_device_addresses_warns() {
     );
 }
 
-/// The device has two addresses, and another program holds the port at the first.
+/// The device has two addresses. Another program holds the port at the first address.
 #[test]
 fn wildcard_listener_warns_of_occupied_address_and_is_reached_at_another() {
     if let Ok(taken) = std::env::var(TAKEN) {

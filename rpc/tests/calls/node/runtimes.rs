@@ -1,5 +1,5 @@
-//! Nodes and clients in tokio runtimes. Functions called from async code do not block a worker while they wait, and the
-//! futures of clients can move between tasks.
+//! Nodes and clients in tokio runtimes. Functions that async code calls do not block a worker while they wait, and a
+//! client's futures can move between tasks.
 
 use crate::common::{Guard, LIMIT, Reporter, events, until};
 use std::pin::pin;
@@ -32,7 +32,7 @@ fn runtimes() -> [Runtime; 2] {
     [current, Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()]
 }
 
-/// Polls a future once, runs `then`, which completes the future, and awaits it. Fails if the first poll returns the outcome,
+/// Polls a future once, calls `then` to complete the future, and awaits it. Fails if the first poll returns the outcome,
 /// because the future has then blocked its thread.
 async fn yields<T>(what: &str, future: impl Future<Output = T>, then: impl FnOnce()) -> T {
     let mut future = pin!(future);
@@ -65,7 +65,7 @@ fn starting_draining_and_shutting_down_do_not_block_worker() {
                 async move { client.hang().await }
             });
             tokio::task::spawn_blocking(move || assert_eq!(reported.next(), "started")).await.unwrap();
-            // The end of the caller ends the handler, long before the grace period would.
+            // The handler ends with its caller, long before the grace period.
             let abort = || hangs.abort();
             if shuts_down {
                 yields("the shutdown", server.shutdown_async(), abort).await;
@@ -85,7 +85,7 @@ fn starting_draining_and_shutting_down_do_not_block_worker() {
 #[test]
 fn dropping_node_does_not_keep_worker_until_its_handlers_have_ended() {
     for runtime in runtimes() {
-        // On a loaded machine, the handler may end before the test checks, but not in every attempt.
+        // On a loaded machine, the handler may end before the check. Repeat the attempt until it does not.
         until("a drop that returns before the handler has ended", || {
             let (reporter, reported) = events();
             let network = InProcessNetwork::new();

@@ -1,6 +1,6 @@
-//! Sealed sessions keep the texts of calls out of packets and out of shared device memory. The tests look for a text of each
-//! kind in captures and in this memory. The texts of unsealed sessions must be found there, so a test that looks in the
-//! wrong place fails.
+//! Sealed sessions keep the contents of calls out of packets and out of memory shared by devices. The tests search captures
+//! and this memory for one text per kind of content. The texts of unsealed sessions must be found, so a test that searches
+//! in the wrong place fails.
 //!
 //! `deploy/checks/51-sealed.sh` runs these tests under tcpdump.
 
@@ -23,10 +23,10 @@ use trunkline_transport::NodeOptions;
 /// Size of a large text, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// Start of each text.
+/// Beginning of each text.
 const CANARY: &str = "canary in ";
 
-/// Parts of a call that contain a program's text.
+/// The parts of a call that contain a text.
 const PLACES: [&str; 21] = [
     "an argument",
     "a result",
@@ -51,7 +51,7 @@ const PLACES: [&str; 21] = [
     "a large item down",
 ];
 
-/// Kinds of sessions, as named in the texts.
+/// The kinds of sessions, as named in the texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Session {
     Sealed,
@@ -59,13 +59,13 @@ enum Session {
 }
 
 impl Session {
-    /// Returns the text for this place.
+    /// Returns the text for a part of a call.
     fn text(self, place: &str) -> String {
         assert!(PLACES.contains(&place), "{place} is listed");
         format!("{CANARY}{place} of a {self:?} session. ")
     }
 
-    /// Returns the text, repeated.
+    /// Returns the text for a part of a call, repeated to [`LARGE`] bytes.
     fn large(self, place: &str) -> Vec<u8> {
         self.text(place).into_bytes().into_iter().cycle().take(LARGE).collect()
     }
@@ -76,20 +76,20 @@ impl Session {
         metadata
     }
 
-    /// Returns large texts in memory that the node has registered.
+    /// Returns the large text for a part of a call, in memory registered by the node.
     fn registered(self, node: &Node, place: &str) -> Bytes {
         let mut buffer = node.buffer(LARGE).unwrap();
         buffer.copy_from_slice(&self.large(place));
         buffer.freeze()
     }
 
-    /// Returns all texts in the form returned by [`found`].
+    /// Returns all texts, in the form returned by [`found`].
     fn all(self) -> BTreeSet<String> {
         PLACES.map(|place| format!("{place} of a {self:?} session")).into()
     }
 }
 
-/// Returns the complete texts in these bytes, without [`CANARY`].
+/// Returns the complete texts in `bytes`, without [`CANARY`].
 fn found(bytes: &[u8]) -> BTreeSet<String> {
     let all = [Session::Sealed, Session::Clear].map(Session::all);
     let bytes = String::from_utf8_lossy(bytes);
@@ -115,7 +115,7 @@ trait Talk {
 struct Server {
     session: Session,
     told: Reporter<()>,
-    /// Results of `large`.
+    /// Results of the method `large`.
     results: &'static OnceLock<[Bytes; 3]>,
 }
 
@@ -162,7 +162,7 @@ impl Talk for Server {
     }
 }
 
-/// Two nodes and the state that they need.
+/// Two nodes and their state.
 struct Rig {
     session: Session,
     server: Node,
@@ -172,7 +172,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Starts the nodes. They have identities if the session is to be sealed.
+    /// Starts the nodes. They have identities if the session is sealed.
     fn new(session: Session, options: &NodeOptions) -> Self {
         let root = authority("root");
         let builder = |name| {
@@ -196,7 +196,7 @@ impl Rig {
         Self { session, server, node, client, told }
     }
 
-    /// Makes all kinds of calls. Runs `look` after each call, before later packets overwrite it in shared memory.
+    /// Makes calls of all kinds. Calls `look` after each, before later packets overwrite the call in shared memory.
     fn talk(&self, mut look: impl FnMut()) {
         let (session, client) = (self.session, &self.client);
         let received = ResponseMetadata::new();
@@ -234,7 +234,7 @@ impl Rig {
         }
     }
 
-    /// Shuts down the nodes after checking that the session is of the intended kind.
+    /// Checks that the session is of the intended kind, and shuts down the nodes.
     fn end(self) {
         let proven = self.server.report().counter("sessions_proven");
         assert_eq!(proven.unwrap_or(0), u64::from(self.session == Session::Sealed));
@@ -243,7 +243,7 @@ impl Rig {
     }
 }
 
-/// Returns the texts in the mapped areas of the devices in this process.
+/// Returns the texts in the mapped device areas of this process.
 fn found_in_areas() -> BTreeSet<String> {
     let (memory, mut texts) = (File::open("/proc/self/mem").unwrap(), BTreeSet::new());
     let mappings = std::fs::read_to_string("/proc/self/maps").unwrap();

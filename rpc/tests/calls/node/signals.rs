@@ -1,4 +1,4 @@
-//! Signals to the process. A program that blocks a signal can read it, because all threads of a node block it too.
+//! Signals to the process. A program that blocks a signal can read it, because all threads of a node block it as well.
 
 use crate::common::{LIMIT, node};
 use crate::gate::Gate;
@@ -6,10 +6,10 @@ use std::fs;
 use trunkline::{Resolve, Resolving, Target, block_on};
 use trunkline_testkit::{Folder, wait_until};
 
-/// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which a fault raises.
+/// Numbers of SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE, SIGSEGV and SIGSYS, which faults raise.
 const FAULTS: [u32; 7] = [4, 5, 6, 7, 8, 11, 31];
-/// Numbers of the signals that programs block in order to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM,
-/// SIGTERM, SIGCHLD, SIGPROF, and the first and last real-time signals.
+/// Numbers of signals that programs block in order to read them: SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM,
+/// SIGTERM, SIGCHLD, SIGPROF, and the first and the last real-time signal.
 const READ: [u32; 11] = [1, 2, 10, 12, 13, 14, 15, 17, 27, 34, 64];
 
 #[trunkline::service]
@@ -28,7 +28,7 @@ impl Waiting for Waits {
     async fn work(&self) {}
 }
 
-/// Resolves a name to no address, once the gate is open.
+/// A resolver that returns no addresses, after the gate has opened.
 #[derive(Debug)]
 struct SlowNames(Gate);
 
@@ -41,7 +41,7 @@ impl Resolve for SlowNames {
     }
 }
 
-/// Returns the names of this library's threads, each with the signals that it blocks.
+/// Returns the names of the library's threads, with the signals that each thread blocks.
 fn internal_threads() -> Vec<(String, u64)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
     let of_task = |task: fs::DirEntry| {
@@ -66,10 +66,10 @@ fn every_thread_of_node_blocks_signals() {
     let channel = node.channel(Target::resolver(SlowNames(gate.clone())));
     let waiting = client.wait();
     wait_until("the handler runs", LIMIT, || (gate.arrived() == 1).then_some(()));
-    // Occupies a thread that waits for the handler.
+    // This occupies a thread that waits for the handler.
     let ended = server.drain_async();
     std::thread::scope(|scope| {
-        // Occupies a resolver thread.
+        // This occupies a resolver thread.
         let seeking = scope.spawn(|| block_on(channel.ready()));
         let kinds = [
             "trunkline-poll",
@@ -90,7 +90,7 @@ fn every_thread_of_node_blocks_signals() {
             let takes_none = READ.into_iter().all(|signal| is_blocked(blocked, signal));
             assert!(takes_none, "{name} takes signals: {blocked:x}");
         }
-        // A thread blocks all signals just before it exits, which may apply to threads of other tests now.
+        // A thread blocks all signals just before it exits. Threads of other tests may be doing so now.
         wait_until("no thread blocks the signals of faults", LIMIT, || {
             let blocks = |blocked| FAULTS.into_iter().any(|signal| is_blocked(blocked, signal));
             (!internal_threads().into_iter().any(|(_, blocked)| blocks(blocked))).then_some(())

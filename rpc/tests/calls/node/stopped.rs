@@ -1,4 +1,4 @@
-//! A client whose process was stopped, and the log of a client whose servers are all dead.
+//! A client whose process was stopped, and the log of a client whose servers are all down.
 
 use crate::common::{LIMIT, until};
 use crate::logged::Logged;
@@ -20,7 +20,7 @@ impl Bench for Sitter {
     }
 }
 
-/// Environment variable of the client's process that contains the server's address.
+/// Environment variable with the server's address, for the client's process.
 const SERVER: &str = "TRUNKLINE_TEST_SERVER_OF_STOPPED";
 
 #[test]
@@ -44,7 +44,7 @@ fn error_names_stop_of_client_instead_of_server() {
     client.stop();
     let stopped = Instant::now();
     until("the server has given the client up", || (calls() == 0).then_some(()));
-    // A stop of at least 2 s is detected. It is measured from the end of a sleep, which may last half a second.
+    // A stop of at least 2 s is detected. It is measured from the end of a sleep, which may take half a second.
     std::thread::sleep(Duration::from_secs(4).saturating_sub(stopped.elapsed()));
     client.resume();
     let told = client.after("told: ").unwrap();

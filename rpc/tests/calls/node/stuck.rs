@@ -1,4 +1,4 @@
-//! Nodes end even if handlers do not return, and report these handlers.
+//! Nodes that end although handlers do not return, and that report these handlers.
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -67,7 +67,7 @@ fn serve(shared: &StuckState, pollers: u16, grace: Duration) -> Node {
     node().pollers(pollers).grace(grace).serve(service).start().unwrap()
 }
 
-/// Runs a closure on a separate thread. Fails the test if the closure does not return. Returns the errors that it logged.
+/// Runs a closure on a separate thread, and fails if it does not return. Returns the errors that it has logged.
 fn returns(what: &str, run: impl FnOnce() + Send + 'static) -> Vec<String> {
     let (done, ended) = channel();
     let errors = Logged::at(Level::ERROR);
@@ -108,7 +108,7 @@ fn node_ends_and_names_blocked_or_spinning_handler() {
         } else {
             let ends = Arc::clone(&server);
             let errors = returns("the shutdown returns", move || ends.shutdown());
-            // Everything else ends as in any other shutdown.
+            // Everything else ends as in an ordinary shutdown.
             assert_eq!(server.report().pollers, 2);
             for poller in [0, 1] {
                 let task = server.run_on(PollerIndex(poller), |_| async {});
@@ -119,7 +119,7 @@ fn node_ends_and_names_blocked_or_spinning_handler() {
         let method = if spins { "test.Stuck.spin" } else { "test.Stuck.block" };
         assert!(errors.iter().any(|line| line.contains(method) && line.contains("abandoned")), "{errors:?}");
         assert_eq!(waiting.join().unwrap().unwrap_err().code(), Code::Unavailable, "its caller is told");
-        // The thread still has all its resources, and ends normally.
+        // The thread has kept all its resources, and can end normally.
         assert!(reported.is_empty(), "the handler still runs");
         spinning.store(false, Ordering::Relaxed);
         release.send(()).unwrap();
@@ -150,8 +150,8 @@ fn node_ends_and_names_handler_of_blocked_worker() {
 #[test]
 fn shorter_shutdown_shortens_shutdown_in_progress() {
     for stuck in [None, Some("block"), Some("occupy")] {
-        // A poller that is preempted for 50 ms is late, and its calls then end with the session. This does not happen in
-        // every attempt.
+        // A poller that is preempted for 50 ms is late, so its calls end with the session. Repeat the attempt until this
+        // does not happen.
         let is_told = || {
             let (release, blocked) = channel();
             let (reporter, reported) = events();
@@ -202,7 +202,7 @@ fn report_does_not_wait_for_shutdown() {
         spins: Arc::default(),
         gate: gate.clone(),
     };
-    // The shutdown lasts until the gate opens, or longer than the test waits for a report.
+    // The shutdown lasts until the gate opens. Its limit exceeds the test's wait for a report.
     let server = Arc::new(serve(&shared, 1, 4 * LIMIT));
     let caller = node().start().unwrap();
     let client = StuckClient::connect(&caller, server.local_address()).unwrap().with_timeout(4 * LIMIT);

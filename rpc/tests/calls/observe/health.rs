@@ -1,4 +1,4 @@
-//! The health service: status per service, watched changes, and drains.
+//! The health service: the status of services, watches, and drains.
 
 use crate::common::{LIMIT, node};
 use trunkline::health::{Health as _, HealthClient, HealthReporter, ServingStatus};

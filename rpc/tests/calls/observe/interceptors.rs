@@ -1,4 +1,4 @@
-//! Client and server interceptors, for all kinds of calls.
+//! Interceptors of clients and servers, for all kinds of calls.
 
 use crate::common::{Events, Reporter, events};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn tags(cx: &Context) -> String {
 
 impl Seen for Handler {
     async fn tags(&self, cx: &Context) -> String {
-        // The future completes in a later poll, and finds the same context.
+        // The future completes in a later poll. The context must be the same there.
         trunkline::yield_now().await;
         assert_eq!(Context::current().map(|current| tags(&current)), Some(tags(cx)));
         tags(cx)
@@ -80,7 +80,7 @@ struct Rig {
     told: Events<String>,
 }
 
-/// Starts a server with interceptors, and a channel to it.
+/// Starts a server with interceptors and creates a channel to it.
 fn rig(intercept: impl FnOnce(SeenServer) -> SeenServer) -> Rig {
     let (reporter, told) = events();
     let network = InProcessNetwork::new();
@@ -138,7 +138,7 @@ fn interceptors_change_metadata_in_their_order() {
     });
     let all = "options client-1 client-2 local server-1 server-2";
     assert_eq!(block_on(local).unwrap().unwrap(), all);
-    // The channel from which the other channels were created has no interceptor.
+    // The original channel, from which the others were created, has no interceptor.
     let client = SeenClient::new(rig.channel.clone());
     assert_eq!(block_on(client.with(&options).tags()).unwrap(), "options server-1 server-2");
 }
@@ -238,9 +238,9 @@ fn interceptors_of_both_sides_get_outcome() {
     let short = CallOptions::new().timeout(Duration::from_millis(50));
     assert!(block_on(client.with(&short).hang()).is_err());
     assert_eq!(seen.next(), "hang DeadlineExceeded");
-    // The server may not have read the request in time.
+    // The request may not have been read in time.
     if rig.told.try_next().is_some() {
-        // The caller's cancellation may arrive before the server's deadline.
+        // The caller's cancellation may arrive before the server detects the deadline.
         assert!(["hang DeadlineExceeded", "hang Cancelled"].contains(&&*ended.next()));
     }
     let received = ResponseMetadata::new();
@@ -284,7 +284,7 @@ fn panic_in_interceptor_ends_only_its_call() {
     };
     let channel = rig.channel.with_interceptor(after);
     check(channel.clone(), true);
-    // The status would be lost.
+    // Without a future, the status of the failed interceptor has no receiver.
     drop(SeenClient::new(channel).hang());
     assert_eq!(block_on(plain.tags()).unwrap(), "");
 }

@@ -12,7 +12,7 @@ struct Own;
 
 #[trunkline::service]
 trait Tags {
-    /// Returns the metadata of the call, and sends it back in both parts.
+    /// Returns the metadata of its call, and also sends it back as initial and trailing metadata.
     async fn echo(&self, cx: &Context, text: String) -> String;
     async fn raw(&self, cx: &Context, body: Bytes) -> Bytes;
     async fn fail(&self, cx: &Context) -> Result<(), Status>;
@@ -22,9 +22,9 @@ trait Tags {
     async fn block(&self, cx: &Context) -> String;
     #[oneway]
     async fn tell(&self, cx: &Context);
-    /// Sends this many bytes of response metadata.
+    /// Sends `bytes` bytes of response metadata.
     async fn big(&self, cx: &Context, bytes: u32) -> Result<(), Status>;
-    /// Calls `echo` on this node with a local client.
+    /// Calls `echo` on this node through a local client.
     async fn forward(&self, cx: &Context) -> Result<String, Status>;
 }
 
@@ -134,7 +134,7 @@ fn exchange(rig: &Rig, mut sent: Metadata) {
     let check = |trailing: &Metadata| {
         assert_eq!((received.initial(), received.trailing()), (sent.clone(), trailing.clone()));
         assert_eq!(received.initial().get_all("token").collect::<Vec<_>>(), ["secret", "second"]);
-        // The next call stores its own metadata.
+        // Each call replaces the stored response metadata.
         block_on(rig.client.with(&CallOptions::new().response_metadata(&received)).big(4)).unwrap();
         assert_eq!((received.initial().size(), received.trailing().is_empty()), (4, true));
     };
@@ -212,7 +212,7 @@ fn refused_calls_leave_no_metadata() {
     assert!(status.metadata().is_empty() && received.initial().is_empty());
 }
 
-/// Generic code takes a client with options, and tests of handlers create the context themselves.
+/// Generic code accepts a client with options, and tests of handlers create contexts themselves.
 #[test]
 fn generic_callers_and_tests_of_handlers_have_metadata() {
     async fn generic(calls: &impl TagsCalls) -> String {

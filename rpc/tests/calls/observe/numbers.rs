@@ -1,4 +1,4 @@
-//! Call counters per method in the report, on both sides.
+//! Call counters per method in the reports of both sides.
 
 use crate::common::{LIMIT, node, pair, until};
 use crate::gate::Gate;
@@ -22,7 +22,7 @@ trait Shop {
     async fn order(&self, item: u32) -> u32;
     #[offload]
     async fn pack(&self, item: u32) -> u32;
-    /// Waits at the gate, on a worker.
+    /// Waits at the gate on a worker.
     #[blocking]
     async fn hold(&self, item: u32) -> u32;
     #[oneway]
@@ -112,7 +112,7 @@ fn both_sides_count_calls_and_their_failures() {
         );
         assert_eq!(price.latency.count(), 5);
     }
-    // Handlers of `price` complete in their first poll.
+    // Handlers of `price` complete when they are first polled.
     assert_eq!(served(&server, "price").latency.sum(), Duration::ZERO);
     assert_eq!(served(&server, "buy").failed, failed("ERROR", 1));
     assert_eq!(called(&node, "buy").failed, failed("ERROR", 1));
@@ -195,7 +195,7 @@ fn report_after_shutdown_counts_answered_calls() {
     let mut order = Box::pin(client.order(1));
     assert!(order.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     until("the handler runs", || (served(&server, "order").running == 1).then_some(()));
-    // The first job occupies the only worker, and the second waits for it.
+    // The first job occupies the only worker, and the second job waits for the worker.
     let jobs = [1, 2].map(|item| {
         let mut job = Box::pin(client.hold(item));
         assert!(job.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -1,4 +1,4 @@
-//! The record of a node's last events.
+//! The record of a node's latest events.
 
 use crate::common::{node, until};
 use std::time::{Duration, SystemTime};
@@ -22,12 +22,12 @@ impl Shop for Till {
     }
 }
 
-/// Returns the texts of a node's events of these kinds, in order of time.
+/// Returns the texts of a node's events of the given kinds, in order of time.
 fn texts(node: &Node, kinds: &[EventKind]) -> Vec<String> {
     let of_kind = |event: &RecordedEvent| kinds.contains(&event.kind);
     let text = |event: RecordedEvent| {
         let text = RecordedEvent::to_string(&event);
-        // Latencies vary, so they are removed.
+        // Latencies vary and are therefore removed.
         let took = event.took.map(|took| format!(", {took:.1?}")).unwrap_or_default();
         text.replace(&took, "")
     };
@@ -76,7 +76,7 @@ fn failed_and_refused_calls_and_ended_sessions_are_recorded_with_their_causes() 
     );
     let record = client.record();
     assert!(record.is_sorted_by_key(|event| event.at_ns));
-    // The system clock may be set while the test runs.
+    // The system clock may be changed while the test runs.
     let hour = Duration::from_secs(3600);
     assert!(record.iter().all(|event| event.time > begun - hour && event.time < begun + hour), "{record:?}");
 

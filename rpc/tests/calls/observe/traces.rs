@@ -1,4 +1,4 @@
-//! The trace of a call, which nested calls continue.
+//! The trace of a call and of its nested calls.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ impl Hops for Handler {
         let poller = PollerContext::current().ok_or_else(|| Status::internal("no poller"))?;
         let local = HopsLocal::connect(&poller, itself)?;
         let mut seen = vec![shared.last().await?, local.last().await?];
-        // Another handler has been polled on the same poller in the meantime.
+        // By now, another handler has been polled on the same poller.
         trunkline::yield_now().await;
         seen.push(local.last().await?);
         seen.push(cx.scope(async { shared.last().await }).await?);
@@ -93,8 +93,8 @@ fn nested_calls_continue_trace() {
     let outer = format!("{OUTER} vendor=7");
     assert_eq!(seen[..5], vec![outer; 5]);
     assert_eq!(seen[5..], ["00-000000000000000000000000000000ff-00000000000000ff-00 ", "none"]);
-    // The next call on this poller has no trace. A call whose metadata lacks a trace or contains an invalid one has no trace
-    // either.
+    // The next call on this poller has no trace. A call has no trace either if its metadata contains none or an invalid
+    // one.
     let ways = |options: &CallOptions| block_on(client.with(options).ways()).unwrap()[..5].to_vec();
     let mut without = Metadata::new();
     without.insert("tenant", "blue").unwrap();
@@ -128,7 +128,7 @@ fn interceptors_replace_trace() {
     assert_eq!(block_on(context.scope(async { last.last().await })), Ok("none".to_owned()));
 }
 
-/// Returns the metadata that its handler receives.
+/// Returns the size of the metadata that its handler receives.
 #[trunkline::service]
 trait Seen {
     async fn encoded(&self, cx: &Context, bytes: Vec<u8>) -> usize;
@@ -163,7 +163,7 @@ fn trace_is_omitted_from_too_large_request() {
     let client = client.with(&options);
     let sizes = [&all, &without_state, &none].map(Metadata::size);
     for is_raw in [false, true] {
-        // Each additional byte must be compensated by omitted values, until all are omitted.
+        // Each additional byte must be compensated for by omitted values, until all are omitted.
         let seen = (MOST - 300..=MOST).map(|bytes| {
             let bytes = vec![8; bytes];
             if is_raw { block_on(client.raw(bytes.into())) } else { block_on(client.encoded(bytes)) }

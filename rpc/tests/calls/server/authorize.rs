@@ -1,4 +1,4 @@
-//! Authorization of calls before their arguments are READ or decoded.
+//! Authorization of calls, which happens before their arguments are READ or decoded.
 
 use crate::common::{Events, Reporter, events, until};
 use crate::logged::Logged;
@@ -19,7 +19,7 @@ const LARGE: usize = 200 << 10;
 /// Number of decoded values of [`Seen`].
 static DECODED: AtomicUsize = AtomicUsize::new(0);
 
-/// A text that counts how often it is decoded.
+/// A text that counts its decodings.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 struct Seen(String);
@@ -138,7 +138,7 @@ fn refused_call_is_not_decoded() {
     assert_eq!(block_on(client.with(&token("good", 0)).see(Seen("abc".into()))), Ok(3));
     assert_eq!(rig.ran.next(), "see");
     let before = DECODED.load(Ordering::Relaxed);
-    // After the first call, the method has a number.
+    // The caller uses the method's number after the first call.
     refused(&block_on(client.see(Seen("abc".into()))).unwrap_err(), Code::Unauthenticated);
     let bad = token("bad", 0);
     refused(&block_on(client.with(&bad).see(Seen("abc".into()))).unwrap_err(), Code::PermissionDenied);
@@ -161,7 +161,7 @@ fn large_arguments_of_refused_call_are_not_read() {
     }
     until("all are refused", || (counted(&rig.server, "requests_unauthorised") == 12).then_some(()));
     assert_eq!(counted(&rig.node, "read_responses_sent"), 0);
-    // Metadata that does not fit in the announcement is sent with the arguments.
+    // Metadata that does not fit into the announcement is sent with the arguments.
     let padded = token("bad", 6000);
     refused(&block_on(client.with(&padded).store(text.clone())).unwrap_err(), Code::PermissionDenied);
     assert!(counted(&rig.node, "read_responses_sent") > 0);
@@ -216,7 +216,7 @@ fn unauthorized_one_way_calls_and_streams_are_refused() {
     let _closed = block_on(items.send("item".to_owned()));
     refused(&block_on(upload).unwrap_err(), Code::PermissionDenied);
     assert!(rig.ran.is_empty());
-    // Authorization does not apply to a method that the server lacks.
+    // Authorization does not apply to methods that the server does not have.
     block_on(other::GuardedClient::new(rig.channel.clone()).missing()).unwrap();
     until("it is counted", || (counted(&rig.server, "one_way_requests_not_served") == 1).then_some(()));
 }

@@ -1,4 +1,4 @@
-//! The context of a handler's call, and the values that nested calls inherit.
+//! The context of a handler's call, and the values that its nested calls inherit.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use trunkline::{CallOptions, Code, Context, Node, PollerContext, PollerIndex, Re
 trait Chain {
     /// Returns the time left, in microseconds.
     async fn left(&self, cx: &Context) -> Option<u64>;
-    /// Works for the given time, and then calls the next server, which returns its remaining time: inherited, with a
-    /// separate limit of an hour, and detached.
+    /// Works for `work_ms`, and then calls the next server three times: with the inherited time limit, with a separate
+    /// limit of an hour, and detached. Returns the handler's remaining time and the results.
     async fn ask(&self, cx: &Context, work_ms: u64, next: SocketAddr) -> Result<[u64; 4], Status>;
-    /// Never returns, at the end of a chain of `depth` calls.
+    /// Calls the next server until `depth` is 1, and then never returns.
     async fn hang(&self, depth: u32, route: Vec<SocketAddr>) -> Result<(), Status>;
     /// Passes its context to a thread, which reports the end of the call.
     async fn leave(&self, hang: bool);
@@ -86,7 +86,7 @@ fn rig() -> Rig {
             let (reporter, contexts) = (reporter.clone(), contexts.clone());
             Ok::<_, Status>(Link { context: context.clone(), reporter, contexts })
         });
-        // Handlers that never end must not outlast the time limit of their calls.
+        // Handlers that never end must not outlast the time limits of their calls.
         node().grace(Duration::from_millis(100)).pollers(pollers).serve(service).start().unwrap()
     });
     let client = ChainClient::connect(&nodes[1], nodes[0].local_address()).unwrap();
@@ -96,11 +96,11 @@ fn rig() -> Rig {
 #[test]
 fn nested_call_has_at_most_remaining_time_of_handler() {
     let Rig { nodes, client, .. } = rig();
-    // Connects both nodes in both directions.
+    // Connect both nodes in both directions.
     block_on(client.ask(0, nodes[1].local_address())).unwrap();
     let limited = client.clone().with_timeout(Duration::from_millis(200));
-    // A poller that is preempted within a turn takes a call with the time at which the turn began. The remaining time of the
-    // handler is then longer by this delay.
+    // A poller that is preempted within a turn accepts a call with the time at which the turn began. The remaining time of
+    // the handler is then longer by this delay.
     let [own, inherited, limited, detached] = until("a handler with 150 ms left at most", || {
         let left = block_on(limited.ask(50, nodes[1].local_address())).ok()?;
         (left[0] <= 150_000).then_some(left)
@@ -119,7 +119,7 @@ fn nested_call_has_at_most_remaining_time_of_handler() {
 #[test]
 fn dropped_call_stops_last_handler_of_chain_of_five() {
     let Rig { nodes, client, told, .. } = rig();
-    // The deadline, which all handlers inherit, is an hour away.
+    // The deadline is an hour away, and all handlers inherit it.
     let client = client.with_timeout(Duration::from_secs(3600));
     let route = nodes.iter().map(Node::local_address).collect::<Vec<_>>();
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! Memory used by a peer's values. Arguments and items are charged to the peer, and refused beyond its budget.
+//! Memory for the values of a peer. Arguments and items are charged to the peer, and refused if they exceed its budget.
 
 use crate::common::{LIMIT, node, until};
 use crate::gate::Gate;
@@ -10,7 +10,7 @@ use trunkline::{Bytes, Code, Limit, Node, NodeBuilder, Reason, Status, Streaming
 
 const KIB: usize = 1 << 10;
 
-/// A list of texts. The encoding ends before a text that is "missing".
+/// A list of texts. Its encoding ends before a text that equals "missing".
 #[derive(Deserialize)]
 struct Texts(Vec<String>);
 
@@ -42,7 +42,7 @@ trait Store {
     async fn keep(&self, texts: Texts) -> u64;
     /// Holds its argument at the gate.
     async fn keep_raw(&self, bytes: Bytes) -> u64;
-    /// Takes items once it has passed the gate. Returns the sum of their sizes.
+    /// Takes items after it has passed the gate. Returns the sum of their sizes.
     async fn gather(&self, items: Streaming<Bytes>) -> Result<u64, Status>;
     /// Streams items of these sizes.
     async fn feed(&self, sizes: Vec<usize>) -> Result<impl Stream<Item = Result<Bytes, Status>>, Status>;
@@ -81,7 +81,7 @@ impl Store for Keeper {
     }
 }
 
-/// Starts a server and a caller with these settings.
+/// Starts a server and a caller whose builders `set` changes.
 fn rig(set: fn(NodeBuilder) -> NodeBuilder) -> (Node, Node, StoreClient, Gate) {
     let gate = Gate::default();
     let server = set(node()).serve(StoreServer::new(Keeper(gate.clone()))).start().unwrap();
@@ -90,7 +90,7 @@ fn rig(set: fn(NodeBuilder) -> NodeBuilder) -> (Node, Node, StoreClient, Gate) {
     (server, caller, client, gate)
 }
 
-/// Starts a server and a caller. Each peer may use 64 KiB.
+/// Starts a server and a caller on which each peer may use 64 KiB.
 fn small_budget() -> (Node, Node, StoreClient, Gate) {
     rig(|builder| builder.decoded_bytes(Limit { per_peer: 64 * KIB, in_all: 1 << 20 }))
 }
@@ -154,7 +154,7 @@ fn streams_and_their_items_are_charged_to_caller() {
     assert!(status.message().contains("an item of 49152 bytes exceeds its sender's budget"), "{status}");
     until_charged(&server, 40 * KIB);
     gate.open();
-    // The window does not double while the item is charged.
+    // The window does not double while an item is charged.
     until_charged(&server, 16 * KIB);
     sender.finish();
     assert_eq!(block_on(first), Ok(40 * 1024));
@@ -177,7 +177,7 @@ fn decoded_items_are_charged_to_sending_server() {
     {
         assert_eq!(kind(&status), (Code::ResourceExhausted, Some(Reason::Overloaded), true), "{status}");
     }
-    // Each zero uses one byte encoded, and eight bytes decoded. An item is decoded when it is taken.
+    // Each zero is one byte in the encoding and eight bytes after decoding. An item is decoded when it is taken.
     let mut items = block_on(client.zeros(vec![4000, 4000, 9000])).unwrap();
     let mut next = || block_on(items.message()).map(|item| item.map(|item| item.len()));
     assert_eq!([next(), next()], [Ok(Some(4000)), Ok(Some(4000))]);

@@ -1,4 +1,4 @@
-//! Handlers, which exist once for all pollers or once per poller, and the operations that they may use.
+//! Handlers that exist once for all pollers or once per poller, and the operations that handlers may use.
 
 use crate::common::{Events, LIMIT, events, node, pair};
 use std::cell::Cell;
@@ -130,7 +130,7 @@ trait Steps {
     async fn step(&self, at: u32) -> bool;
 }
 
-/// The last call in a bundle waits for the reply to the first, on the poller's thread.
+/// The last call of a bundle blocks the poller's thread until the first call's reply has arrived.
 struct LastWaits {
     first_is_answered: Events<()>,
     last: u32,

@@ -1,4 +1,4 @@
-//! A handler that holds its poller is reported by name while it does so.
+//! A handler that blocks its poller is reported by name during the block.
 
 use crate::common::{Events, Reporter, events, node, until};
 use crate::logged::Logged;
@@ -37,7 +37,7 @@ fn held(server: &Node) -> u64 {
     server.report().counter("pollers_held").unwrap()
 }
 
-/// Starts a rig with the default limit.
+/// Starts nodes with the default limit.
 fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
     let ((reporter, told), (release, blocked)) = (events(), channel());
     let service = HeldServer::new(Holder { reporter, blocked: Mutex::new(blocked) });
@@ -49,9 +49,9 @@ fn rig() -> (Node, Node, HeldClient, Events<&'static str>, Sender<()>) {
 
 #[test]
 fn handler_blocking_its_poller_is_logged_once_with_remedy() {
-    // The node's threads log the warnings, so warnings of all threads are counted.
+    // The warnings are logged by threads of the nodes, so the warnings of all threads are counted.
     let warnings_of = |text: &str| Logged::by_all().count(text);
-    // Installed before any node starts.
+    // Start collecting before any node starts.
     assert_eq!(warnings_of("a handler of test.Held.hold"), 0);
     let (server, _caller, client, told, release) = rig();
     let call = client.hold();
@@ -75,12 +75,12 @@ fn handler_blocking_its_poller_is_logged_once_with_remedy() {
 
 #[test]
 fn handler_awaiting_long_is_not_counted_as_held() {
-    // A loaded machine may stop the poller's thread in the middle of a turn, but not in every attempt.
+    // A loaded machine may stop the poller's thread during a turn. Repeat the attempt until it does not.
     until("an attempt without a warning", || {
         let (server, _caller, client, told, release) = rig();
         let call = client.rest();
         assert_eq!(told.next(), "started");
-        // Wait longer than the limit, with timers that would fire late if the poller were held.
+        // Wait longer than the limit. These timers would fire late if the poller were blocked.
         block_on(server.run_on(PollerIndex(0), |_| trunkline::sleep(Duration::from_millis(300)))).unwrap();
         release.send(()).unwrap();
         block_on(call).unwrap();

@@ -1,4 +1,4 @@
-//! Limits of a service and of its methods, across all pollers of a node.
+//! Limits of a service and its methods, which apply across all pollers of a node.
 
 use crate::common::{LIMIT, node, until};
 use crate::gate::Gate;
@@ -38,7 +38,7 @@ fn desk(gate: &Gate) -> DeskServer {
 
 type Held<'a> = Pin<Box<dyn Future<Output = Result<u32, Status>> + 'a>>;
 
-/// Makes calls that wait at the gate, each with a separate client, so that both pollers of the server receive some.
+/// Makes calls that wait at the gate. Each uses a separate client, so that both pollers of the server receive some.
 fn hold<'a>(clients: &'a [DeskClient], gate: &Gate) -> Vec<Held<'a>> {
     let mut calls: Vec<Held<'_>> =
         clients.iter().zip(0..).map(|(client, number)| Box::pin(client.slow(number)) as Held<'_>).collect();
@@ -74,7 +74,7 @@ fn method_runs_at_most_as_many_calls_as_its_limit() {
     let held = hold(&clients[..4], &gate);
     let told = format!("Desk.slow at {}: the server runs 4 calls of the method", server.local_address());
     for _ in 0..4 {
-        // Calls go to both pollers in turn, and both pollers refuse them.
+        // Calls go alternately to both pollers, and both refuse them.
         let text = refusal(block_on(clients[4].slow(9)));
         assert!(text.contains(&told), "{text}");
         assert!(text.contains("`limit_slow` of the server"), "{text}");
@@ -102,13 +102,13 @@ fn dropped_call_makes_room_in_service_limit() {
     assert!(text.contains("3 calls of the service") && text.contains("(`limit` of the server)"), "{text}");
     drop(held.pop());
     assert_eq!(until("there is room", || block_on(clients[3].quick(1)).ok()), 1);
-    // The loss of the caller also ends the handlers of its calls.
+    // The loss of the caller ends the handlers of its calls as well.
     drop(held);
     drop(caller);
     until("no call runs", || (server.report().limits[0].running == 0).then_some(()));
 }
 
-/// Limit on handlers, which allows 6 per host.
+/// Limit on handlers. Each host may have 6.
 const HANDLERS: Limit = Limit { per_peer: 3, in_all: 12 };
 
 fn soft(device: SoftOptions, address: SocketAddr) -> NodeBuilder {
@@ -119,7 +119,7 @@ fn soft(device: SoftOptions, address: SocketAddr) -> NodeBuilder {
         .listen(address)
 }
 
-/// Starts a server and callers. Checks that the first three callers count as one host, and the last one does not.
+/// Starts a server and callers. Checks that the first three callers count as one host and that the last one does not.
 fn three_callers_are_one_host(server: NodeBuilder, callers: [NodeBuilder; 4]) {
     let gate = Gate::default();
     let server = server.handler_limit(HANDLERS).serve(desk(&gate)).start().unwrap();

@@ -1,4 +1,4 @@
-//! Values of the program that panic on a poller's thread, outside handlers. The call ends as usual, and the node continues.
+//! Values of the program that panic on a poller's thread outside handlers. The call ends as usual, and the node continues.
 
 use crate::common::{Guard, LIMIT, Reporter, events, node, pair};
 use std::pin::pin;
@@ -14,7 +14,7 @@ trait Panicking {
     async fn length(&self, body: Bytes) -> Result<usize, Status>;
 }
 
-/// An owner of some bytes, which reports its drop and then panics.
+/// An owner of bytes that reports its drop and then panics.
 struct Owner {
     bytes: Vec<u8>,
     _dropped: Guard,
@@ -64,7 +64,7 @@ impl Drop for Service {
     }
 }
 
-/// A small length, a medium one, and one that needs an announcement.
+/// A small length, a medium length, and a length that requires an announcement.
 const LENGTHS: [u32; 3] = [10, 10_000, 1_000_000];
 
 #[test]
@@ -85,7 +85,7 @@ fn panicking_owners_of_bytes_end_neither_calls_nor_nodes() {
     let failed = block_on(client.fail()).unwrap_err();
     assert_eq!((failed.code(), &failed.details()[..]), (Code::Aborted, &[7; 3][..]));
     assert_eq!(dropped.next(), "dropped", "the details of a status");
-    // One call is refused on the poller, and another expires in its queue.
+    // One call is refused on the poller, and another expires in the queue.
     let silent = crate::common::fresh_address();
     let _unread = std::net::UdpSocket::bind((silent.ip(), trunkline_softrdma::link::ROCE_PORT)).unwrap();
     let nowhere = PanickingClient::connect(&node, silent).unwrap();
@@ -100,7 +100,7 @@ fn panicking_owners_of_bytes_end_neither_calls_nor_nodes() {
     assert_eq!(block_on(client.length(Bytes::new())), Ok(0), "both nodes go on");
 }
 
-/// Panics when it is woken, after it has unparked the thread.
+/// A waker that unparks a thread and then panics.
 struct Rude(thread::Thread);
 
 impl Wake for Rude {

@@ -1,5 +1,5 @@
-//! Methods that run in the worker pool. They run concurrently with their poller's other calls, are limited in number, and
-//! end with their calls.
+//! Methods that run in the worker pool. They run concurrently with other calls on their poller, their number is limited,
+//! and they end with their calls.
 
 use crate::common::{Events, Guard, LIMIT, Reporter, events, node, until};
 use crate::gate::Gate;
@@ -19,13 +19,13 @@ struct Odd(u32);
 #[trunkline::service]
 trait Work {
     async fn echo(&self, number: u32) -> u32;
-    /// Returns the name of its thread, and true if the thread is a poller's.
+    /// Returns the thread's name, and true if the thread belongs to a poller.
     async fn here(&self) -> (String, bool);
     #[offload]
     async fn here_offloaded(&self) -> (String, bool);
     #[blocking]
     async fn here_blocking(&self) -> (String, bool);
-    /// Returns half of an even number, the length of the bytes, and true if the ambient context has the same peer.
+    /// Returns half of an even number, the length of `bytes`, and true if the peer in the ambient context is the same.
     #[offload]
     async fn half(&self, cx: &Context, number: u32, bytes: Bytes) -> Result<(u32, u32, bool), Odd>;
     #[blocking]
@@ -43,17 +43,17 @@ trait Work {
     async fn panic(&self);
     #[blocking]
     async fn panic_blocking(&self);
-    /// Returns the remaining time of a nested call, for which it blocks.
+    /// Makes a nested call and blocks until it ends. Returns the nested call's remaining time.
     #[blocking]
     async fn ask(&self) -> Result<Option<Duration>, Status>;
     async fn left(&self, cx: &Context) -> Option<Duration>;
-    /// Sleeps with tokio's timer.
+    /// Sleeps with a tokio timer.
     #[offload]
     async fn sleep(&self) -> u32;
-    /// Sleeps with the pool's timers while it blocks its worker.
+    /// Sleeps with a timer of the pool while it blocks its worker.
     #[blocking]
     async fn nap(&self) -> u32;
-    /// Sleeps with the pool's timers.
+    /// Sleeps with a timer of the pool.
     #[offload]
     async fn doze(&self) -> u32;
     #[oneway]
@@ -351,12 +351,12 @@ fn timers_are_checked_while_any_worker_is_idle() {
     let Rig { client, told, release, .. } = &all;
     let doze = client.doze();
     assert_eq!(told.next(), "started");
-    // The blocked calls hold any two of the three workers until the sleep ends.
+    // The blocked calls occupy two of the three workers until the sleep ends.
     let blocked = [client.block(), client.block()];
     assert_eq!(told.next(), "started");
     assert_eq!(told.next(), "started");
     assert_eq!(block_on(doze), Ok(7));
-    // The order in which the calls took workers is unknown.
+    // It is not known in which order the calls took workers.
     for _ in &blocked {
         release.send(1).unwrap();
     }

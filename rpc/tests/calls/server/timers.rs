@@ -10,15 +10,15 @@ use trunkline::{Code, Context, Elapsed, PollerContext, PollerIndex, Reason, Stat
 
 #[trunkline::service]
 trait Pause {
-    /// Sleeps for the given time. Returns the elapsed time, in microseconds.
+    /// Sleeps for `us`. Returns the elapsed time. Both are in microseconds.
     async fn poller(&self, us: u64) -> u64;
     #[offload]
     async fn offloaded(&self, us: u64) -> u64;
     #[blocking]
     async fn blocking(&self, us: u64) -> u64;
-    /// Sleeps longer than the limit of the enclosing future.
+    /// Sleeps for longer than the time limit of the enclosing future.
     async fn limited(&self) -> Result<(), Status>;
-    /// Passes its call to a task that outlives the handler.
+    /// Moves its call to a task that outlives the handler.
     async fn leave(&self) -> u32;
 }
 

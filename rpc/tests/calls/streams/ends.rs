@@ -21,7 +21,7 @@ trait Ticker {
 
 struct Server;
 
-/// Counts, and sets trailing metadata after the last item.
+/// A stream that counts, and sets trailing metadata after its last item.
 struct Ticks {
     context: Context,
     next: u32,
@@ -68,7 +68,7 @@ fn metadata(key: &str, value: &str) -> Metadata {
     metadata
 }
 
-/// Returns a value that leaves no room for a second value.
+/// Returns a value that is so long that no second value fits.
 fn long() -> String {
     "kv-1".repeat(1500)
 }

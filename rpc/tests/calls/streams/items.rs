@@ -30,7 +30,7 @@ trait Feed {
     async fn ping(&self) -> u8;
 }
 
-/// A stream of the items of an iterator.
+/// A stream of an iterator's items.
 pub(crate) struct Iterate<I>(pub(crate) I);
 
 impl<I: Iterator + Unpin> Stream for Iterate<I> {
@@ -43,7 +43,7 @@ impl<I: Iterator + Unpin> Stream for Iterate<I> {
 
 struct Server;
 
-/// Counts, and ends in the way chosen by the test.
+/// A stream that counts and ends as the test has chosen.
 struct Counter {
     next: u64,
     to: u64,
@@ -67,7 +67,7 @@ impl Stream for Counter {
     }
 }
 
-/// Answers each text with its bytes, and ends with a goodbye.
+/// A stream that answers each text with its bytes and ends with a goodbye.
 struct Chat {
     says: Streaming<String>,
     has_ended: bool,
@@ -138,7 +138,7 @@ fn pair() -> FeedPair {
     FeedPair { server, node, client }
 }
 
-/// Reads all items to the end of the stream. Returns `Ok` if the stream ended without an error.
+/// Reads a stream to its end. Returns the items, and `Ok` if the stream ended without an error.
 fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     let mut all = Vec::new();
     loop {
@@ -152,7 +152,7 @@ fn read<T>(mut items: Streaming<T>) -> (Vec<T>, Result<(), Status>) {
     }
 }
 
-/// Returns the byte with which a chunk of this size is filled.
+/// Returns the byte that fills a chunk of this size.
 fn fill(size: usize) -> u8 {
     u8::try_from(size % 256).unwrap_or_default()
 }
@@ -226,7 +226,7 @@ fn handler_refuses_stream_with_status_or_application_error() {
 #[test]
 fn panic_in_stream_of_handler_is_error_with_number_of_items() {
     let pair = pair();
-    // 100 items exceed the first window.
+    // 100 items exceed the initial window.
     for items in [10, 100] {
         let (counted, end) = read(block_on(pair.client.count(items, "panic".into())).unwrap());
         assert!(counted.into_iter().eq(0..items));

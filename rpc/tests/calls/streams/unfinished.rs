@@ -1,4 +1,4 @@
-//! Streams whose feeders die before they have finished.
+//! Streams whose feeders end before the stream is finished.
 
 use crate::common::{Events, Reporter, events, pair, until};
 use crate::logged::Logged;
@@ -36,7 +36,7 @@ const ROWS: u32 = 10;
 /// The ways in which a feeder ends.
 const DEATHS: [&str; 4] = ["panic", "early return", "aborted task", "one of two"];
 
-/// Sends rows, and ends in the given way.
+/// Sends rows and then ends in the given way.
 fn feed<T: Send + 'static>(end: String, sender: Sender<T>, row: fn(u32) -> T) {
     let send = move |sender: &Sender<T>| {
         for number in 0..ROWS {
@@ -82,10 +82,10 @@ impl<S: Stream + Unpin> Stream for Adapted<S> {
     }
 }
 
-/// Sum of a caller's rows, or the number of its rows and the code of the error that follows them.
+/// The sum of a caller's rows; or the number of rows before an error, and the error's code.
 type Summed = Result<u32, (u32, Code)>;
 
-/// Reports how the callers' streams end. Threads that outlive the calls read them.
+/// Reports how the callers' streams end. The streams are read by threads that outlive the calls.
 struct Server(Reporter<Summed>);
 
 impl Rows for Server {

@@ -1,4 +1,4 @@
-//! Callers and servers with different arguments for the same method.
+//! Callers and servers whose arguments for the same method differ.
 
 use crate::common::{node, pair};
 use trunkline::{Bytes, Code, Node, Origin, Reason, Status, block_on};
@@ -16,7 +16,7 @@ mod first {
     }
 }
 
-/// The service with optional arguments at the end.
+/// The service with additional optional arguments.
 mod optional {
     use super::Days;
     use std::option::Option as Perhaps;
@@ -39,7 +39,7 @@ mod optional {
     }
 }
 
-/// The service with an argument at the end that every caller must send.
+/// The service with an additional argument that every caller must send.
 mod required {
     #[trunkline::service(name = "tests.Library")]
     pub(super) trait Library {
@@ -119,7 +119,7 @@ fn missing_required_argument_is_named() {
     assert_eq!((status.code(), status.origin()), (Code::InvalidArgument, Origin::Peer), "{status}");
     assert_eq!((status.reason(), status.may_have_run()), (Some(Reason::BadArguments), false));
     assert!(status.message().contains("argument `days`"), "{status}");
-    // In the other direction, the old server skips unknown arguments.
+    // In the other direction, the old server skips the unknown arguments.
     let (server, node) = pair(first::LibraryServer::new(Desk));
     let client = required::LibraryClient::connect(&node, server.local_address()).unwrap();
     assert_eq!(block_on(client.lend("Emma".into(), 7)), Ok("Emma".to_owned()));

@@ -1,10 +1,10 @@
-//! Values that cannot be encoded end their call with the reason, on all threads that encode them.
+//! Values that cannot be encoded. They end their call with the reason, whichever thread encodes them.
 
 use crate::common::pair;
 use serde::{Deserialize, Serialize};
 use trunkline::{CallError, Code, Context, Details, Reason, Status, block_on};
 
-/// A value whose encoding and dropping recurse.
+/// A value whose encoder and destructor recurse.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Chain(Option<Box<Self>>);
 
@@ -33,7 +33,7 @@ trait Deep {
     async fn fail(&self, depth: usize) -> Result<(), Chain>;
     async fn detail(&self, depth: usize) -> Result<(), Status>;
     async fn argument(&self, chain: Chain) -> Result<(), Status>;
-    /// Calls `argument` on the same server from its poller.
+    /// Calls `argument` on the same server from the poller.
     async fn nested(&self, depth: usize) -> Result<(), Status>;
     #[offload]
     async fn offloaded(&self, depth: usize) -> Result<Chain, Status>;
@@ -105,7 +105,7 @@ fn too_deep_values_end_only_their_call() {
     assert!(nested.message().contains("nested too deep"), "{nested}");
     let detail = block_on(client.detail(DEPTH)).unwrap_err();
     assert!(detail.causes().iter().any(|cause| cause.contains("nested too deep")), "{detail:?}");
-    // The pollers and workers are still running.
+    // The pollers and workers must still be running.
     block_on(client.argument(Chain::of_depth(50))).unwrap();
     assert!(block_on(client.reply(50)).unwrap().0.is_some());
     assert!(block_on(client.offloaded(50)).is_ok());

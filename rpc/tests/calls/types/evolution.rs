@@ -1,5 +1,5 @@
-//! Changes allowed in the methods and versions of a service while old and new programs call each other, as listed in
-//! `docs/book/src/guide/evolution.md`. `src/codec/evolution.rs` tests changes of types.
+//! Changes to the methods and versions of a service that are allowed while old and new programs call each other, as listed
+//! in `docs/book/src/guide/evolution.md`. `src/codec/evolution.rs` tests changes to types.
 
 use crate::common::node;
 use trunkline::{Code, Node, Reason, Status, block_on};
@@ -31,7 +31,7 @@ mod versions {
 
 struct Versions;
 
-/// Makes a call from each of these versions.
+/// Calls the server with each of four clients: three versions, and another codec.
 fn by_version(from: &Node, server: &Node) -> [Result<u8, Status>; 4] {
     let at = server.local_address();
     [
@@ -49,7 +49,7 @@ fn side_may_accept_older_versions() {
     let third = node().serve(versions::third::VersionedServer::new(Versions)).start().unwrap();
     let from = node().start().unwrap();
     let taken = |server| by_version(&from, server).map(|result| result.is_ok());
-    // The second call uses the number of the method if the client has received it.
+    // The second call uses the method's number if the client has received it.
     for _ in 0..2 {
         assert_eq!(taken(&first), [true, true, false, false]);
         assert_eq!(taken(&second), [true, true, false, false]);
@@ -77,13 +77,13 @@ fn different_codec_is_refused_by_name() {
         assert_eq!(told, (Code::FailedPrecondition, Some(Reason::OtherCodec), false), "{status}");
         assert!(status.message().contains(names), "{status}");
     }
-    // Clients do not share the method numbers that they have received.
+    // Clients do not share method numbers.
     let [_, _, _, message_pack] = by_version(&from, &packed);
     assert_eq!(message_pack, Ok(1));
     assert_eq!(by_version(&from, &packed)[0].as_ref().unwrap_err().reason(), Some(Reason::OtherCodec));
 }
 
-/// Methods that only one side has.
+/// Methods that exist on only one side.
 mod methods {
     #[trunkline::service(name = "tests.Methods")]
     pub(super) trait Old {
@@ -92,7 +92,7 @@ mod methods {
 
     #[trunkline::service(name = "tests.Methods")]
     pub(super) trait New {
-        /// The Rust name of the method was `get`, and its argument had another name.
+        /// The method's Rust name was `get`, and its argument had a different name.
         #[name = "get"]
         async fn load(&self, number: u8) -> Result<u8, trunkline::Status>;
         async fn put(&self, key: u8) -> Result<u8, trunkline::Status>;

@@ -1,9 +1,9 @@
-//! Names of services, methods, arguments and types that could clash with names in the stubs.
+//! Names of services, methods, arguments and types that could conflict with names in the stubs.
 
 use crate::common::{node, pair};
 use trunkline::{Bytes, Status, block_on};
 
-/// Two traits whose names differ only in case, one whose name is common for type parameters, and one whose name is a method
+/// Two traits whose names differ only in case, a trait named like a common type parameter, and a trait named like a method
 /// of a stub.
 #[trunkline::service]
 trait Kv {
@@ -24,7 +24,7 @@ trait T {
     async fn join(&self) -> Result<u8, Status>;
 }
 
-/// The same methods under the names that they have on the wire.
+/// The same methods under their names on the wire.
 mod other {
     #[trunkline::service(name = "T")]
     pub(super) trait Wire {
@@ -88,7 +88,7 @@ fn method_may_have_another_name_on_wire() {
     assert_eq!(status.reason(), Some(trunkline::Reason::NoMethod), "{status}");
 }
 
-/// Methods named like items of the stubs, and like common functions of types.
+/// Methods named like items of the stubs and like common methods of types.
 #[trunkline::service]
 trait Items {
     async fn SERVICE(&self) -> u8;
@@ -167,7 +167,7 @@ fn method_may_have_name_of_emitted_item() {
     assert_eq!((block_on(client.channel(2, 3)), block_on(client.pool(3, 4))), (Ok(5), Ok(7)));
 }
 
-/// Other parts of a trait: attributes, arguments named like the stubs' variables, and types in every notation.
+/// Other parts of a trait: attributes, arguments named like variables of the stubs, and types in every notation.
 mod odd {
     #![deny(warnings)]
 
@@ -299,7 +299,7 @@ mod odd {
     }
 }
 
-/// Types, traits, modules and macros that shadow the prelude, and the library under another path.
+/// Types, traits, modules and macros that shadow the prelude, and the library under a different path.
 mod shadowed {
     use super::facade;
     use serde::{Deserialize, Serialize};
@@ -425,7 +425,7 @@ mod quiet {
         Failing fail(number: u8) -> Result<u8, String>;
     }
 
-    /// Written without a macro.
+    /// The same service, written without a macro.
     mod written {
         #[trunkline::service]
         pub(super) trait Made {

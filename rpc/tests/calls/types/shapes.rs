@@ -1,11 +1,11 @@
-//! Types that differ between a client and a server of the same version.
+//! Types that differ between a client and a server with the same version.
 
 use crate::common::{pair, until};
 use crate::logged::Logged;
 use serde::{Deserialize, Serialize};
 use trunkline::{Code, Node, Origin, Reason, Status, block_on};
 
-/// The same service, with one of its types in several forms.
+/// Defines the same service with a type in several forms.
 macro_rules! side {
     ($module:ident { $($field:ident),* } { $($state:ident),* }) => {
         mod $module {
@@ -69,7 +69,7 @@ fn swapped_fields_and_added_variants_are_refused_by_name() {
     let same = first::ShapesClient::connect(&from, at).unwrap();
     let swapped = swapped::ShapesClient::connect(&from, at).unwrap();
     let added = added::ShapesClient::connect(&from, at).unwrap();
-    // The second round checks that calls do not use a number that another client has received.
+    // The second round checks that a client does not use a number received by another client.
     for _ in 0..2 {
         assert_eq!(block_on(same.place(7, order!(first))), Ok(7));
         let status = block_on(swapped.place(7, order!(swapped))).unwrap_err();
@@ -95,7 +95,7 @@ fn one_way_calls_of_another_shape_are_dropped_and_counted_and_logged_once() {
     assert_eq!(warnings.count("argument `order` has another shape"), 1);
 }
 
-/// Versions whose types are guaranteed compatible by their author.
+/// Versions whose author guarantees that their types are compatible.
 mod versions {
     #[trunkline::service(name = "tests.Widened")]
     pub(super) trait Old {

@@ -203,7 +203,7 @@ fn oversized_request_names_size_and_limit() {
     assert_eq!(block_on(client.nothing()), Ok(()), "the trunk still works");
 }
 
-/// The first call is sent before the server has reported its limit.
+/// The first call is sent before the client has received the server's limit.
 #[test]
 fn first_call_above_limit_of_server_names_limit() {
     let small = node().max_message_bytes(100_000).serve(ZooServer::new(Keeper(events().0)));
@@ -328,10 +328,10 @@ fn error_type_of_service_arrives_unchanged() {
     assert!(refused.unwrap_err().may_have_run());
     assert_eq!(block_on(client.shut(true)), Err(CallError::Handler(Refusal::Shut)));
     assert_eq!(block_on(client.shut(false)), Ok("open".into()));
-    // An error that does not come from the handler is a status.
+    // An error that the handler did not return is a status.
     let Err(CallError::Status(status)) = block_on(client.panic()) else { panic!("a status") };
     assert_eq!((status.origin(), status.reason()), (Origin::Peer, Some(Reason::Panicked)), "{status}");
-    // Aliases are treated as the types for which they stand.
+    // Aliases are treated like the types for which they stand.
     let status: Status = block_on(client.trouble()).unwrap_err();
     assert_eq!((status.message(), status.origin()), ("trouble", Origin::Handler));
     assert_eq!(

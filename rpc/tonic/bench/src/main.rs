@@ -1,10 +1,10 @@
 //! Measures one gRPC service over tonic's transports and over Trunkline in one run.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `service` | the service |
+//! | `service` | the measured service |
 //! | `transport`, `server` | the transports, and the server process |
-//! | `measure`, `table` | the measurements, and their results |
+//! | `measure`, `table` | the measurements, and the tables of results |
 
 #![forbid(unsafe_code)]
 
@@ -169,7 +169,7 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
             return Ok(());
         }
     };
-    // The report counts the cores of the machine, and neighbours may use all of them. Both therefore precede pinning.
+    // The report counts the machine's cores, and neighbours may use all of them. Both therefore precede pinning.
     cores.map_or(Ok(()), |cores| pin::to(cores.client))?;
     for repetition in 1..=run.repetitions {
         let is_chosen = |of: &Transport| run.transport.is_empty() || run.transport.contains(of);
@@ -199,7 +199,7 @@ fn measure_all(run: &Run) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures all points over one connection.
+/// Runs all measurements over one connection.
 async fn measure(transport: Transport, address: &str, run: &Run, report: &mut Report) -> Result<(), Failure> {
     let connection = transport.connect(address).await?;
     for point in Point::ALL {

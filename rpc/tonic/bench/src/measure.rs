@@ -69,7 +69,7 @@ impl Point {
         }
     }
 
-    /// Returns true if the table shows the time of a call, and false for items of a stream.
+    /// Returns true if the table shows call times. Items of streams have none.
     pub(crate) fn has_times(self) -> bool {
         matches!(self, Self::Unary { .. })
     }
@@ -96,7 +96,7 @@ impl Point {
                     task.await?;
                 }
             }
-            // Items are read in a task, like replies. Otherwise the runtime's main thread would read them.
+            // Items are read in a task, like replies. Otherwise the thread that calls `block_on` would read them.
             Self::Feed { size } => tokio::spawn(read_items(client(), size, shared.clone())).await??,
             Self::Upload { size } => tokio::spawn(write_items(client(), size, shared.clone())).await??,
         }
@@ -140,7 +140,8 @@ async fn read_items(mut client: Client, size: usize, shared: SharedRecorder) -> 
     }
 }
 
-/// Sends items until the measurement is over. An item is counted when the transport accepts it, which depends on the server.
+/// Sends items until the measurement ends. An item counts when the transport accepts it, which depends on the server's
+/// pace.
 async fn write_items(mut client: Client, size: usize, shared: SharedRecorder) -> Result<(), Failure> {
     let (payload, sent) = (Bytes::from(vec![1; size]), Arc::new(Mutex::new(0)));
     let (count, mut before_ns) = (Arc::clone(&sent), shared.watch.now_ns());

@@ -1,5 +1,5 @@
-//! The server process, which runs this program again. It exits when its standard input is closed, which also happens when
-//! its parent is killed.
+//! The server process, which runs this same program. It exits when its standard input is closed, which also happens if its
+//! parent is killed.
 
 use crate::meter::load::Quota;
 use crate::transport::{Failure, Runtime, Transport};
@@ -17,7 +17,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server on a core and within a quota, and waits until it serves.
+    /// Starts a server on a core and with a CPU quota, and waits until it serves.
     pub(crate) fn start(
         transport: Transport,
         folder: &Path,
@@ -46,12 +46,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // The process has exited, or cannot be waited for.
+        // The server's exit status is not needed.
         let _ended = self.child.wait();
     }
 }
 
-/// Reports the address of the server to the parent process.
+/// Prints the server's address for the parent process.
 pub(crate) fn announce(address: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout();
     Ok(writeln!(out, "{address}").and_then(|()| out.flush())?)

@@ -37,7 +37,7 @@ impl Echo for Mirror {
         Ok(Response::new(Box::pin(tokio_stream::iter(items))))
     }
 
-    /// Returns the number of payload bytes, as 8 bytes.
+    /// Returns the total size of the received payloads, as an 8-byte integer.
     async fn upload(&self, request: Request<Streaming<Message>>) -> Result<Response<Message>, Status> {
         let (mut items, mut bytes) = (request.into_inner(), 0);
         while let Some(item) = items.message().await? {

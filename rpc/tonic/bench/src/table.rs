@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::time::SystemTime;
 use trunkline_transport::utc;
 
-/// Results of one measurement over one transport, with one value per repetition.
+/// The results of one measurement over one transport. The vectors contain one value per repetition.
 #[derive(Debug, Serialize)]
 pub(crate) struct Series {
     measurement: String,
@@ -25,7 +25,7 @@ pub(crate) struct Series {
     point: Point,
 }
 
-/// A run.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     stamp: Stamp,
@@ -106,8 +106,8 @@ impl Report {
         lines.join("\n")
     }
 
-    /// Returns the header and the rows of a table. `cell` receives the median of a transport and the median of tonic over
-    /// TCP.
+    /// Returns the header and the rows of a table. The arguments of `cell` are the median of a transport and the median of
+    /// tonic over TCP.
     fn rows(&self, cell: impl Fn(f64, Option<f64>) -> Option<f64>) -> Vec<String> {
         let mut lines = vec![
             format!("| | {} |", Transport::ALL.map(Transport::title).join(" | ")),

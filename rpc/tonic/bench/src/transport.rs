@@ -1,4 +1,4 @@
-//! The transports, over which a server provides the service and a client calls it.
+//! The measured transports, with their servers and clients.
 
 use crate::meter::pin::Cores;
 use crate::server::{announce, at_end};
@@ -20,7 +20,7 @@ use trunkline::Node;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// HTTP/2 flow-control window of a call and of a connection, in bytes.
+/// HTTP/2 flow-control window of a stream, in bytes.
 const WINDOW: u32 = 8 << 20;
 const WINDOWS: u32 = 4 * WINDOW;
 
@@ -38,11 +38,11 @@ pub(crate) enum Transport {
     OnPollers,
 }
 
-/// The runtime of a side.
+/// The kind of tokio runtime on each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Runtime {
-    /// One thread. In tonic's own transports, it polls.
+    /// A single-threaded runtime. With tonic's own transports, it polls instead of sleeping.
     Polling,
     /// An ordinary runtime with one worker, which sleeps when idle.
     OneWorker,
@@ -51,7 +51,7 @@ pub(crate) enum Runtime {
 }
 
 impl Runtime {
-    /// Returns the runtime for both sides. Only a side with a separate core may poll.
+    /// Chooses the runtime of both sides. A runtime may poll only if each side has a separate core.
     pub(crate) fn choose(cores: Option<Cores>, is_loaded: bool) -> Self {
         match cores {
             None => Self::TwoWorkers,
@@ -71,7 +71,7 @@ pub(crate) type Client = EchoClient<
     BoxCloneService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, io::Error>,
 >;
 
-/// A client, and the node on which it depends.
+/// A client, with the node that it needs.
 pub(crate) struct Connection {
     pub(crate) client: Client,
     node: Option<Node>,
@@ -95,7 +95,7 @@ impl Transport {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Runs one side.
+    /// Runs a future to completion in the given kind of runtime.
     pub(crate) fn run<T>(
         self,
         runtime: Runtime,
@@ -109,7 +109,7 @@ impl Transport {
         Builder::new_multi_thread().worker_threads(workers).enable_all().build()?.block_on(side)
     }
 
-    /// Runs one side in a single-threaded runtime. The runtime of tonic's own transports polls instead of sleeping, as
+    /// Runs a future in a single-threaded runtime. For tonic's own transports, the runtime polls instead of sleeping, as
     /// Trunkline's pollers do while they have work.
     fn run_polling<T>(self, side: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let is_polling = matches!(self, Self::Tcp | Self::Unix);
@@ -125,7 +125,7 @@ impl Transport {
         })
     }
 
-    /// Serves until standard input is closed.
+    /// Runs the server until standard input is closed.
     pub(crate) async fn serve(self, folder: &Path) -> Result<(), Failure> {
         let router = Server::builder()
             .initial_stream_window_size(WINDOW)
@@ -136,7 +136,7 @@ impl Transport {
             Self::Tcp => {
                 let listener = TcpListener::bind("127.0.0.1:0").await?;
                 announce(&listener.local_addr()?.to_string())?;
-                // The server's `tcp_nodelay` setting has no effect on connections that are passed in.
+                // The server's `tcp_nodelay` setting does not apply to a listener that is passed in.
                 let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
                 router.serve_with_incoming_shutdown(incoming, at_end()).await?;
             }

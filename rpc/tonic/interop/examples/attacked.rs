@@ -1,7 +1,8 @@
-//! A node that serves and calls a gRPC service, controlled by lines on standard input: `attacks run ATTACK --nodes PROGRAM`.
+//! A node that serves and calls a gRPC service, controlled by commands on standard input. Use it with `attacks run ATTACK
+//! --nodes PROGRAM`.
 //!
 //! It supports the commands of `transport/testkit/examples/attacks/honest/node.rs` that the attacks `short-streams` and
-//! `unanswered-streams` need. Handlers and calls run in one tokio runtime.
+//! `unanswered-streams` use. Handlers and calls run in one tokio runtime.
 
 #![forbid(unsafe_code)]
 
@@ -31,11 +32,11 @@ use trunkline_tonic_interop::messages::{
 };
 use trunkline_tonic_interop::{Interop, TestServiceClient, Transport, routes};
 
-/// Time limit of a first call.
+/// Time limit of the first call.
 const FIRST: Duration = Duration::from_secs(60);
 
 type Client = TestServiceClient<Transport>;
-/// A call that is not awaited.
+/// A call that nothing awaits.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// A node of an attack.
@@ -64,7 +65,7 @@ fn serve(arguments: &NodeArguments) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A node, and the calls that it makes on request.
+/// A node, and the calls that it makes on command.
 struct Driven {
     node: Node,
     runtime: Runtime,
@@ -144,7 +145,7 @@ async fn unary(
     Ok(size_of(reply.payload.as_ref()) == size)
 }
 
-/// Opens a stream of one item without a deadline, and reads it.
+/// Opens a stream of one item without a deadline, and reads the item.
 async fn one(mut client: Client) -> Result<(), Status> {
     let response_parameters = vec![ResponseParameters { size: 8, interval_us: 0 }];
     let request = OutputRequest { response_parameters, ..OutputRequest::default() };
@@ -153,7 +154,7 @@ async fn one(mut client: Client) -> Result<(), Status> {
     Ok(())
 }
 
-/// Makes calls, or opens streams of one item, until `goes_on` is false.
+/// Makes calls, or opens streams of one item if `opens` is true, until `goes_on` is false.
 async fn rush(client: Client, opens: bool, goes_on: Arc<AtomicBool>) {
     while goes_on.load(Ordering::Relaxed) {
         let outcome = if opens {

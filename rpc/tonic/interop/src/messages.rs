@@ -12,7 +12,7 @@ pub struct Payload {
     pub body: prost::bytes::Bytes,
 }
 
-/// Status that the server is requested to return.
+/// The status to be returned by the server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct EchoStatus {
     /// Status code.
@@ -61,7 +61,7 @@ pub struct InputResponse {
     pub aggregated_payload_size: i32,
 }
 
-/// Parameters of a response that the server is requested to send.
+/// Parameters of one response in a server stream.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ResponseParameters {
     /// Size of the payload, in bytes.

@@ -23,17 +23,17 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tower_service::Service;
 
-/// Header that requests a response from a layer. Its value is the HTTP status, optionally followed by `headers` or
-/// `trailers`, where a gRPC status is then sent, and by `page` for a body.
+/// Request header that makes a tower layer respond instead of the service. Its value is the HTTP status. `headers` or
+/// `trailers` after the status adds a gRPC status there, and `page` adds a body.
 pub const HTTP_STATUS: &str = "http-status";
 /// Header that is echoed in the initial metadata of a response.
 pub const ECHO_INITIAL: &str = "x-grpc-test-echo-initial";
 /// Header that is echoed in the trailers.
 pub const ECHO_TRAILING: &str = "x-grpc-test-echo-trailing-bin";
 
-/// Response header that contains the compression of the request.
+/// Response header with the compression of the request.
 pub const REQUEST_ENCODING: &str = "request-encoding";
-/// Request header that makes the service's interceptor refuse a request.
+/// Request header that makes the interceptor refuse the request.
 pub const REFUSED: &str = "refused";
 
 /// The service. Clones share the number of running handlers.
@@ -50,7 +50,7 @@ impl Interop {
         self.running.load(Ordering::SeqCst)
     }
 
-    /// Returns how each stream of `streaming_input_call` ended: the number of bytes, or an error code.
+    /// Returns the outcome of each `streaming_input_call` so far: the number of received bytes, or the code of the error.
     #[must_use]
     pub fn uploads(&self) -> Vec<Result<usize, Code>> {
         self.uploads.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -62,7 +62,7 @@ impl Interop {
     }
 }
 
-/// Counts a running handler until it is dropped.
+/// Counts a handler as running until this value is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -88,7 +88,7 @@ fn refuse(request: Request<()>) -> Result<Request<()>, Status> {
     }
 }
 
-/// Returns the requested status, with its message as the details.
+/// Returns the requested status, with the message repeated as the details.
 fn echo(status: Option<EchoStatus>) -> Result<(), Status> {
     status.map_or(Ok(()), |EchoStatus { code, message }| {
         let details = Bytes::from(message.clone());
@@ -165,7 +165,7 @@ impl TestService for Interop {
     }
 }
 
-/// Returns the responses that a stream of requests asks for.
+/// Returns the responses requested by a stream of requests.
 fn responses(
     running: Running,
     requests: impl Stream<Item = Result<OutputRequest, Status>> + Send + 'static,
@@ -219,7 +219,7 @@ impl Drop for Answers {
     }
 }
 
-/// Adds the echoed headers to responses. In tonic, layers set the trailers of a successful response.
+/// Adds the echoed headers to responses. In tonic, only layers can set the trailers of a successful response.
 #[derive(Clone)]
 struct Echo<S>(S);
 
@@ -286,7 +286,7 @@ impl http_body::Body for EchoBody {
     }
 }
 
-/// Returns a response without calling a handler.
+/// Returns the response described by a value of [`HTTP_STATUS`], without calling a handler.
 fn of_http(text: &str) -> http::Response<Body> {
     let (status, parts) = text.split_once(' ').unwrap_or((text, ""));
     let not_found =

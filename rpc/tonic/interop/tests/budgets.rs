@@ -17,7 +17,7 @@ use trunkline_tonic_interop::messages::{Empty, InputRequest, OutputRequest, Resp
 use trunkline_tonic_interop::{Interop, TestServiceClient, routes};
 
 const MIB: usize = 1 << 20;
-/// Number of zeros in a message of 1 MiB, which gzip compresses to about 1 KB.
+/// Number of zeros in a message of 1 MiB, which gzip compresses to about 1 kB.
 const ZEROS: i32 = (1 << 20) - 64;
 /// The budget of each peer: 7 MiB, and stream windows.
 const BUDGET: Limit = Limit { per_peer: 8 * MIB, in_all: 64 * MIB };
@@ -37,7 +37,7 @@ async fn serve(network: &InProcessNetwork, service: Interop, serve: Serve) -> No
     node.serve(serve(Server::new(routes(service)))).start_async().await.unwrap()
 }
 
-/// Returns the bytes of decoded arguments charged on a node.
+/// Returns the number of bytes charged for decoded arguments on a node.
 fn charged(node: &Node) -> usize {
     let budgets = node.report().budgets;
     let decoded = budgets.iter().find(|budget| budget.name == "bytes of decoded arguments").unwrap();
@@ -53,7 +53,7 @@ async fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), wait).await.is_ok(), "{what}");
 }
 
-/// Waits until each call has been refused because of a node's budget or has been charged 1 MiB there. Returns the number of
+/// Waits until each call has been refused because of the node's budget or has been charged 1 MiB. Returns the number of
 /// charged calls.
 async fn held(node: &Node, calls: &mut JoinSet<Status>) -> usize {
     let all = calls.len();

@@ -1,5 +1,5 @@
-//! The gRPC interoperability cases. Each runs over TCP, and over Trunkline with handlers in a runtime, with handlers on
-//! pollers, and through a channel of tonic's own type.
+//! The gRPC interoperability cases. Each case runs over TCP and three times over Trunkline: with handlers in a runtime,
+//! with handlers on pollers, and through tonic's own channel type.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ const SPECIAL: &str = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-B
 struct Fixture {
     service: Interop,
     transport: Transport,
-    /// Trunkline nodes: the client's, then the server's.
+    /// The Trunkline nodes: the client's first, then the server's.
     nodes: Vec<Node>,
 }
 
@@ -61,7 +61,7 @@ impl Fixture {
         Self::served(trunkline_tonic::Server::on_pollers).await
     }
 
-    /// Connects over Trunkline through a channel of tonic's type.
+    /// Connects over Trunkline through tonic's own channel type.
     async fn bridged() -> Self {
         let fixture = Self::trunkline().await;
         let Transport::Trunkline(channel) = fixture.transport else { unreachable!() };
@@ -84,12 +84,12 @@ impl Fixture {
         TestServiceClient::new(self.transport.clone())
     }
 
-    /// Returns true if the channel is a Trunkline channel.
+    /// Returns true if the channel is a Trunkline channel, not bridged to tonic's type.
     fn is_trunkline(&self) -> bool {
         matches!(self.transport, Transport::Trunkline(_))
     }
 
-    /// Waits until this number of handlers hold their request streams.
+    /// Waits until exactly `handlers` handlers hold their request streams.
     async fn until_running(&self, handlers: usize) {
         let wait = async {
             while self.service.running() != handlers {
@@ -107,7 +107,7 @@ impl Fixture {
     }
 }
 
-/// Returns the routes of the service, of health checks and of reflection, within a tower layer.
+/// Returns the routes of the service, health checks and reflection, inside a tower layer.
 fn all_routes(service: Interop) -> Routes {
     let (_, health) = tonic_health::server::health_reporter();
     let reflection = tonic_reflection::server::Builder::configure();
@@ -127,7 +127,7 @@ fn refuse_forbidden(call: &mut ServerCall) -> Result<(), trunkline::Status> {
     }
 }
 
-/// Creates a test for each case over each transport.
+/// Creates a test for each combination of case and transport.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         mod over_trunkline {
@@ -269,7 +269,7 @@ async fn cancel_after_first_response(fixture: &Fixture) {
     assert_eq!(size_of(response.payload.as_ref()), 31_415);
     assert_eq!(fixture.service.running(), 1);
     drop(responses);
-    // tonic's own transport keeps the exchange until the request stream has ended.
+    // tonic's own transport keeps the exchange until the end of the request stream.
     if fixture.is_trunkline() {
         fixture.until_running(0).await;
     }
@@ -282,11 +282,11 @@ async fn timeout_on_sleeping_server(fixture: &Fixture) {
     };
     let is_expected = |code| match code {
         Code::DeadlineExceeded => !fixture.nodes.is_empty(),
-        // tonic's channel has a timer, which may end the call first.
+        // tonic's channel also has a timer, which may end the call first.
         code => code == Code::Cancelled && !fixture.is_trunkline(),
     };
     let mut client = fixture.client();
-    // On a loaded machine, the headers may arrive too late, but not in every attempt.
+    // On a loaded machine, the headers may arrive after the time limit. Repeat the call until they arrive earlier.
     let begins = async {
         loop {
             let items = tokio_stream::once(sleeping.clone()).chain(tokio_stream::pending());
@@ -299,7 +299,7 @@ async fn timeout_on_sleeping_server(fixture: &Fixture) {
         }
     };
     let mut responses = tokio::time::timeout(Duration::from_secs(60), begins).await.unwrap();
-    // tonic's own transport no longer checks the time limit once it has received headers.
+    // tonic's own transport does not check the time limit after it has received headers.
     if fixture.is_trunkline() {
         let outcome = tokio::time::timeout(Duration::from_secs(60), responses.message()).await.unwrap();
         assert_eq!(outcome.unwrap_err().code(), Code::DeadlineExceeded);
@@ -368,7 +368,7 @@ async fn custom_metadata(fixture: &Fixture) {
 async fn values_of_a_key_keep_their_order(fixture: &Fixture) {
     let mut request = Request::new(Empty {});
     let bytes = std::iter::once(b'\t').chain(b' '..=b'~').chain(0x80..=0xff).collect::<Vec<_>>();
-    // In HTTP, leading and trailing blanks are not part of a value.
+    // In HTTP, leading and trailing whitespace is not part of a value.
     let opaque = MetadataValue::try_from([b"(", &bytes[..], b")"].concat()).unwrap();
     request.metadata_mut().append("tag", opaque.clone());
     for tag in ["blue", "", "round"] {
@@ -393,7 +393,7 @@ async fn metadata_never_steers_a_call(fixture: &Fixture) {
         let response = fixture.client().unary_call(request).await.unwrap().into_inner();
         assert_eq!(size_of(response.payload.as_ref()), 9, "{key}");
         if fixture.is_trunkline() {
-            // An interceptor refuses the path of the call.
+            // An interceptor on the client refuses the path of the call.
             let mut request = Request::new(Empty {});
             request.metadata_mut().insert(key, other.parse().unwrap());
             let status = call(fixture, request, "/grpc.testing.TestService/Forbidden").await;
@@ -406,7 +406,7 @@ async fn messages_over_a_limit_are_refused(fixture: &Fixture) {
     let request = SimpleRequest { response_size: 100, ..SimpleRequest::default() };
     let mut client = fixture.client().max_decoding_message_size(100);
     assert_eq!(client.unary_call(request.clone()).await.unwrap_err().code(), Code::OutOfRange);
-    // The request's body fails. The caller gets this error, not the status of a cancelled call.
+    // The request's body fails. The caller gets the body's error, not the status of a cancelled call.
     let mut client = fixture.client().max_encoding_message_size(1);
     let status = client.unary_call(request).await.unwrap_err();
     if fixture.is_trunkline() {
@@ -474,7 +474,7 @@ async fn layers(fixture: &Fixture) {
     assert_eq!(response.metadata().get("layer").unwrap(), "passed");
 }
 
-/// tonic's own server takes the same layers. The first layer is the outermost.
+/// tonic's own server applies the same layers. The first layer is the outermost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tower_layers_are_applied_in_order() {
     let tags = |tag: &'static str| {
@@ -519,7 +519,7 @@ async fn tower_layers_are_applied_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn unknown_errors_of_layers_are_statuses() {
+async fn unknown_errors_of_layers_become_statuses() {
     let limit = tower::timeout::TimeoutLayer::new(Duration::ZERO);
     let fixture = Fixture::served(|server| server.layer(limit).runtime(Handle::current())).await;
     let status = fixture.client().streaming_input_call(tokio_stream::pending()).await.unwrap_err();
@@ -553,7 +553,7 @@ async fn server_time_limit_applies_until_response_begins() {
         let status = client.streaming_input_call(tokio_stream::pending()).await.unwrap_err();
         assert_eq!(status.code(), Code::DeadlineExceeded, "{status:?}");
         fixture.until_running(0).await;
-        // This response begins at once.
+        // This response begins immediately.
         let parameters = ResponseParameters { interval_us: 5_000, ..parameters(1) };
         let request = OutputRequest { response_parameters: vec![parameters], ..OutputRequest::default() };
         let mut responses = client.streaming_output_call(request).await.unwrap().into_inner();
@@ -647,7 +647,7 @@ async fn interceptors_of_nodes_see_paths() {
         count(&counts, &call.path());
         Ok(())
     });
-    // This is not a `Transport`, because tonic's interceptor must take the channel itself.
+    // This is not a `Transport`, because tonic's interceptor must wrap the channel itself.
     let channel = trunkline_tonic::Channel::from(channel);
     let mut client = TestServiceClient::with_interceptor(channel, Ok);
     for _ in 0..2 {
@@ -662,7 +662,7 @@ async fn interceptors_of_nodes_see_paths() {
     server.shutdown_async().await;
 }
 
-/// The limits apply to the number of running calls, and to the size of messages.
+/// The limits apply to the number of running calls and to the size of messages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_by_path_refuse_calls() {
     let input = "/grpc.testing.TestService/StreamingInputCall";
@@ -693,7 +693,7 @@ async fn limits_by_path_refuse_calls() {
     drop((sender, responses));
     first.abort();
     fixture.until_running(0).await;
-    // The end of a call may arrive before or after its handler is dropped.
+    // The caller may see the end of a call before or after its handler is dropped.
     let second = async {
         while let Err(status) = client.streaming_input_call(tokio_stream::empty()).await {
             assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
@@ -711,7 +711,7 @@ async fn limits_by_path_refuse_calls() {
     fixture.end().await;
 }
 
-/// Waits until this number of calls run in the service that carries exchanges.
+/// Waits until `running` calls run in the service that carries exchanges.
 async fn until_exchanges(server: &Node, running: u64) {
     let exchanges = || {
         let rows = server.report().served;
@@ -725,7 +725,7 @@ async fn until_exchanges(server: &Node, running: u64) {
     tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
 }
 
-/// A cancelled call is counted until its handler has ended. The client cannot end it earlier.
+/// A cancelled call counts until its handler has ended. The client cannot end the handler earlier.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_calls_count_until_their_handlers_end() {
     let (entered, mut entries) = tokio::sync::mpsc::unbounded_channel();
@@ -733,7 +733,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let open = Arc::new(Mutex::new(open));
     let layer = tower::util::MapRequestLayer::new(move |request: http::Request<AxumBody>| {
         entered.send(()).unwrap();
-        // Block without reaching an `await`.
+        // Block the thread, so that the handler cannot be dropped at an `await`.
         tokio::task::block_in_place(|| _ = open.lock().unwrap().recv());
         request
     });
@@ -745,7 +745,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     let client = TestServiceClient::new(trunkline_tonic::Channel::new(&node, server.local_address()));
     let call = || {
         let (mut client, mut request) = (client.clone(), Request::new(Empty {}));
-        // If the call were admitted, it would wait at the gate.
+        // If the call were admitted, it would wait until the gate opens.
         request.set_timeout(Duration::from_secs(60));
         async move { client.empty_call(request).await }
     };
@@ -768,7 +768,7 @@ async fn cancelled_calls_count_until_their_handlers_end() {
     server.shutdown_async().await;
 }
 
-/// Calls fail if their tasks have not begun when the runtime ends, and so do later calls.
+/// Calls fail if the runtime ends before their tasks have begun. Later calls fail too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_with_runtime_of_their_service() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -794,7 +794,7 @@ async fn calls_end_with_runtime_of_their_service() {
     server.shutdown_async().await;
 }
 
-/// Bodies that are complete at once are sent in pieces if a node's `max_message_bytes` is smaller than the whole.
+/// A body that is available immediately is sent in pieces if it exceeds a node's `max_message_bytes`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bodies_above_max_message_size_are_sent_in_pieces() {
     for (of_client, of_server) in [(1 << 20, 64 << 20), (64 << 20, 1 << 20)] {
@@ -811,11 +811,11 @@ async fn bodies_above_max_message_size_are_sent_in_pieces() {
             let response = client.unary_call(request.clone()).await.unwrap().into_inner();
             assert_eq!(size_of(response.payload.as_ref()), 2 << 20);
         }
-        // The channel stores the refusal.
+        // After the first refusal, the channel no longer sends such bodies whole.
         let called = node.report().called;
         let whole = called.iter().find(|row| row.method == "call_whole").unwrap();
         assert_eq!(whole.calls, 1, "{whole:?}");
-        // Metadata that is too large does not cause pieces.
+        // Metadata that is too large does not cause a retry in pieces.
         let mut request =
             Request::new(SimpleRequest { payload: zeros(512 << 10), ..SimpleRequest::default() });
         request.metadata_mut().insert("long", "x".repeat(10_000).parse().unwrap());
@@ -825,7 +825,7 @@ async fn bodies_above_max_message_size_are_sent_in_pieces() {
     }
 }
 
-/// The report contains the limits by path, and a row for each path that has answered.
+/// The report contains the limits by path, and a row for each path of which a call has succeeded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reports_contain_calls_and_limits_by_path() {
     let service = "/grpc.testing.TestService";
@@ -841,7 +841,7 @@ async fn reports_contain_calls_and_limits_by_path() {
         client.unary_call(request).await.unwrap_err();
         let request = SimpleRequest { response_size: -1, ..SimpleRequest::default() };
         client.unary_call(request).await.unwrap_err();
-        // Unknown paths sent by callers have no rows.
+        // Unknown paths do not get rows.
         for path in ["/grpc.testing.TestService/UnimplementedCall", "/made.Up/Call"] {
             assert_eq!(call(&fixture, Request::new(Empty {}), path).await.code(), Code::Unimplemented);
         }
@@ -877,7 +877,7 @@ async fn malformed_limit_stops_start() {
     }
 }
 
-/// Failures of Trunkline and of a handler, as seen by an exchange.
+/// Failures of Trunkline and of a handler map to gRPC codes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_map_to_status_codes() {
     let mut fixture = Fixture::trunkline().await;
@@ -910,7 +910,7 @@ async fn dropped_senders_are_errors_in_both_directions() {
             assert_eq!(status.code(), Code::Internal, "{status:?}");
             assert!(status.message().contains(dropped), "{status:?}");
         };
-        // The sender is dropped before the call, and then after the first exchange.
+        // Drop the sender before the call, and then after the first exchange of messages.
         let (sender, requests) = trunkline::stream::channel(1);
         sender.try_send(InputRequest { payload: zeros(1) }).unwrap();
         drop(sender);
@@ -933,7 +933,7 @@ async fn dropped_senders_are_errors_in_both_directions() {
     }
 }
 
-/// tonic reports the end of the request to a handler as `CANCELLED`.
+/// tonic reports a cancelled request to its handler as `CANCELLED`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     for mut fixture in [Fixture::trunkline().await, Fixture::on_pollers().await] {
@@ -955,7 +955,7 @@ async fn upload_reader_gets_error_if_caller_shuts_down_or_cancels() {
     }
 }
 
-/// Environment variable of the caller's process that contains the server's address.
+/// Environment variable for the server's address in the caller's process.
 const SERVER: &str = "TRUNKLINE_TEST_SERVER";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -989,7 +989,7 @@ async fn upload_reader_gets_error_if_caller_is_killed() {
     }
 }
 
-/// A task on the node updates tonic-health's reporter. Handlers are notified through the context of their exchange.
+/// A task on the node updates tonic-health's reporter. The context of an exchange notifies its handler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_checks_and_handlers_are_notified_of_drain() {
     use tonic_health::ServingStatus;
@@ -1028,7 +1028,7 @@ async fn health_checks_and_handlers_are_notified_of_drain() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn channel_waits_for_restarted_server() {
+async fn channel_waits_for_restart_of_server() {
     let serve = |address: String| async move {
         let server = trunkline_tonic::Server::new(all_routes(Interop::default())).on_pollers();
         let node = Node::builder().listen(address).tokio(Handle::current()).serve(server);

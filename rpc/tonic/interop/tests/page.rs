@@ -1,4 +1,4 @@
-//! The Rust examples of docs/book/src/guide/grpc.md, word for word.
+//! The Rust examples of docs/book/src/guide/grpc.md, verbatim.
 
 use tonic::Request;
 use tonic::service::Routes;

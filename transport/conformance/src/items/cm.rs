@@ -1,4 +1,4 @@
-//! Sections J and K: XRC through the connection manager, and its announcement by devices.
+//! Sections J and K: XRC through the connection manager, and announcement of XRC by devices.
 
 use crate::check::{EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::{CmRoute, answer_disconnect, both_sides_end, dial, listen, unexpected};
@@ -97,7 +97,7 @@ pub(super) fn j9(lab: &Lab) -> Verdict {
     )?;
     equal("the INI's state", route.ini.query()?.state, QpState::Error)?;
 
-    // The target's endpoint is released silently, because other processes may use its QP.
+    // Dropping the target's endpoint does not end the connection, because other processes may use its QP.
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let route = lab.connect_by_cm(&lab.near, &lab.far, &xrcd, &ConnectParameters::default())?;
@@ -133,7 +133,7 @@ pub(super) fn j11(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn m9(lab: &Lab) -> Verdict {
-    // The counts have three bits on the wire; libfabric requests 15.
+    // The counts have three bits on the wire. libfabric requests 15.
     let many = ConnectParameters { retry_count: 15, rnr_retry_count: 15, ..ConnectParameters::default() };
     let route = lab.connect_by_cm(&lab.near, &lab.far, &lab.far.new_xrcd()?, &many)?;
     let ini = route.ini.query()?;

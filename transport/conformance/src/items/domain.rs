@@ -63,7 +63,7 @@ pub(super) fn a3(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn a4(lab: &Lab) -> Verdict {
-    // The racing openers are threads here; `processes` repeats the check with processes.
+    // The openers that race here are threads. `processes` repeats the check with processes.
     const THREADS: usize = 8;
     let folder = Folder::new()?;
     for round in 0..20 {
@@ -169,7 +169,7 @@ pub(super) fn a9(lab: &Lab) -> Verdict {
     let folder = Folder::new()?;
     let file = folder.create("domain")?;
     refused("a domain of a file", open(lab, &file, XrcdFlags::CREATE), EOPNOTSUPP)?;
-    // XRC support is checked before the flags.
+    // XRC support is checked before flags.
     refused("a domain that does not exist", open(lab, &file, XrcdFlags::empty()), EOPNOTSUPP)?;
     let private = lab.far.device.open_xrcd(None, XrcdFlags::CREATE);
     refused("a private domain", private, EOPNOTSUPP)?;

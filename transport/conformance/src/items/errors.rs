@@ -28,7 +28,7 @@ pub(super) fn i1(lab: &Lab) -> Verdict {
     flushed(lab, &route, 2..=5)?;
     proves_alive(lab, &bystander)?;
 
-    // Repeat the check with a change to ERR while one send waits for a receive.
+    // Repeat the check for a change to ERR while one send waits for a receive.
     let route = lab.route(&Terms::default())?;
     let before = rnr_received(&lab.near);
     let send = |wr_id, flags| {

@@ -10,7 +10,7 @@ use trunkline_verbs::{
     QpState, RemoteAddress, Rkey, SendFlags, SendOperation, SendRequest,
 };
 
-/// Waits for an event of this kind, and skips other kinds.
+/// Waits for an event of the given kind, and skips events of other kinds.
 pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject> {
     lab.wait(&format!("the event {kind:?}"), || {
         std::iter::from_fn(|| side.device.next_async_event())
@@ -19,14 +19,14 @@ pub(super) fn event(lab: &Lab, side: &Side, kind: Kind) -> Verdict<AsyncSubject>
     })
 }
 
-/// Consumes all waiting events. Returns true if one of them is of this kind.
+/// Takes all waiting events. Returns true if one of them is of the given kind.
 fn waits(side: &Side, kind: Kind) -> bool {
     std::iter::from_fn(|| side.device.next_async_event()).filter(|event| event.kind == kind).count() > 0
 }
 
 pub(super) fn h1(lab: &Lab) -> Verdict {
-    // One device has one event queue, even if a TGT has several handles. `processes` checks that other
-    // processes also get the event.
+    // A device has one event queue, even if a TGT has several handles. `processes` checks that other processes get the
+    // event too.
     let route = lab.route(&Terms::default())?;
     let opened = lab.far.device.open_qp(&route.xrcd, route.tgt.number())?;
     let data = [lab.near.piece(0, 8)];
@@ -69,7 +69,7 @@ pub(super) fn h3(lab: &Lab) -> Verdict {
     check(!waits(&lab.far, Kind::CommunicationEstablished), || {
         "a TGT in RTS reported a first packet".into()
     })?;
-    // The event must not depend on an acknowledgement, so post an unsignalled send, which need not request one.
+    // The event must not depend on an acknowledgement. Post an unsignalled send, which need not request one.
     let first = request(1, SendOperation::Send, &data, early.srq_number);
     early.ini.post_send(&[SendRequest { flags: SendFlags::empty(), ..first }])?;
     lab.succeeds("the first receive in RTR", &early.cq, 1, Op::Receive)?;
@@ -126,8 +126,8 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
         lab.succeeds("a completion from before the overflow", &cq, wr_id, Op::RdmaWrite)?;
     }
 
-    // When the CQ of an XRC SRQ overflows, the SRQ accepts no further messages. The TGT stays in its state,
-    // since other SRQs use it.
+    // When the CQ of an XRC SRQ overflows, the SRQ accepts no further messages. The TGT remains in its state, because other
+    // SRQs use it.
     let cq = lab.far.device.create_cq(small())?;
     let srq = lab.far.new_srq(&bystander.xrcd, &cq)?;
     let number = srq.number()?;
@@ -148,7 +148,7 @@ pub(super) fn h5(lab: &Lab) -> Verdict {
     lab.succeeds("its send", &lab.near.cq, 80, Op::Send)?;
     equal("the TGT's state", bystander.tgt.query()?.state, QpState::ReadyToSend)?;
 
-    // Senders see the failed SRQ as empty, although a receive is posted (contract G10).
+    // To senders, the failed SRQ appears empty, although a receive is posted (contract G10).
     let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&bystander.xrcd)?);
     lab.join(&ini, &tgt, &Terms { rnr_retry: 0, ..Terms::default() })?;
     ini.post_send(&[request(90, SendOperation::Send, &data, number)])?;

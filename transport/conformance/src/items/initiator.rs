@@ -1,4 +1,4 @@
-//! Section F: the data path at the initiator.
+//! Section F: the initiator's data path.
 
 use crate::Lab;
 use crate::allowed::{depth_above_the_device, not_executed};
@@ -11,7 +11,7 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, SrqNumber,
 };
 
-/// Returns an unused SRQ number other than `taken`, since real numbers are sparse.
+/// Returns an SRQ number that is very probably unused, because existing numbers are sparse.
 pub(super) fn bogus(taken: SrqNumber) -> SrqNumber {
     SrqNumber::new(taken.get() ^ 0x80_0001)
 }
@@ -33,7 +33,7 @@ pub(super) fn f1(lab: &Lab) -> Verdict {
     }
     lab.far.fill(0, 8, 0x55)?;
     for (wr_id, operation) in (10..).zip(operations) {
-        // Each operation ends its connection, so each uses a separate connection.
+        // Each operation ends its connection and therefore needs a separate one.
         let route = lab.route(&crate::connect::few_retries())?;
         route.ini.post_send(&[request(wr_id, operation, &data, bogus(route.srq_number))])?;
         let ended = lab.next("an operation with a bogus SRQ number", &lab.near.cq)?;
@@ -69,7 +69,7 @@ pub(super) fn f2(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn f5(lab: &Lab) -> Verdict {
-    // The INI's depth is at most the TGT's depth; each device announces its own limits.
+    // The INI's depth must not exceed the TGT's depth. Each device announces its own limits.
     let announced = lab.near.device.attributes().max_rd_atomic;
     let most = announced.min(lab.far.device.attributes().max_dest_rd_atomic);
     let remote = lab.far.remote(0);
@@ -78,7 +78,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     for depth in [1, 2, most].into_iter().filter(|depth| *depth <= most) {
         let route = lab.route(&Terms { rd_atomic: (depth, depth), ..Terms::default() })?;
         lab.far.memory.write(0, &0u64.to_ne_bytes())?;
-        // Far more READs than may be outstanding. Every response must be stored at the right address.
+        // Post far more READs than may be outstanding. Every response must be stored at the right address.
         for wr_id in 0..24u64 {
             let word = [lab.near.piece(8 * usize::try_from(wr_id).unwrap_or(0), 8)];
             let operation = if wr_id % 2 == 0 { add } else { read };
@@ -90,7 +90,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
             let place = 8 * usize::try_from(wr_id).unwrap_or(0);
             let mut came = [0; 8];
             lab.near.memory.read(place, &mut came)?;
-            // A READ observes earlier atomics and, without a fence, may observe some later ones.
+            // A READ observes earlier atomics. Without a fence, it may also observe some later ones.
             let (came, due) = (u64::from_ne_bytes(came), wr_id.div_ceil(2));
             let fits = if opcode == Op::FetchAdd { came == due } else { (due..=12).contains(&came) };
             check(fits, || format!("{opcode:?} number {wr_id} brought {came}, not {due}"))?;
@@ -114,7 +114,7 @@ pub(super) fn f5(lab: &Lab) -> Verdict {
     depth_above_the_device("more outstanding READs than the device announces", answer)
 }
 
-/// Checks that a fenced SEND carries the bytes that the preceding READ returned.
+/// Checks that a fenced SEND transmits the bytes that the preceding READ returned.
 fn fence(lab: &Lab, route: &Route) -> Verdict {
     for round in 0..8 {
         lab.far.fill(32_768, 20_000, round)?;
@@ -133,7 +133,7 @@ fn fence(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// Checks that a CQ armed for solicited completions fires only for them.
+/// Checks that a CQ armed for solicited completions signals only these.
 fn solicited(lab: &Lab) -> Verdict {
     const CONTEXT: u64 = 0x736f;
     let channel = lab.far.device.create_completion_channel()?;
@@ -191,9 +191,9 @@ pub(super) fn f3(lab: &Lab) -> Verdict {
     equal("its QP", done.qp_number, all.ini.number())
 }
 
-/// Sends messages of several lengths, each gathered from and scattered to two pieces.
+/// Sends messages of several lengths. Each is gathered from two SGEs and scattered to two SGEs.
 fn messages(lab: &Lab, route: &Route) -> Verdict {
-    // The lengths cover no payload, one packet, just over one packet, and many packets, with any MTU.
+    // For any MTU, the lengths cover an empty message, a single packet, slightly more than one packet, and many packets.
     for (wr_id, length) in (1..).zip([0u32, 1, 1023, 1024, 1025, 4097, 40_001]) {
         let (first, bytes) = (length / 3, length as usize);
         let seed = u8::try_from(wr_id).unwrap_or(0);
@@ -242,7 +242,7 @@ fn one_sided(lab: &Lab, route: &Route) -> Verdict {
     Ok(())
 }
 
-/// Checks that unsignalled successes have no completion, and that their send-queue entries become free again.
+/// Checks that successful unsignalled requests produce no completions, and that their send-queue entries are freed.
 fn signalling(lab: &Lab, route: &Route) -> Verdict {
     let rounds = u64::from(route.ini.capacities().max_send_wr) * 2;
     let data = [lab.near.piece(0, 8)];

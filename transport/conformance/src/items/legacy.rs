@@ -1,5 +1,5 @@
-//! Section B: the calls of OFED 1.x over the device. Two tables of registrations represent two processes, because the
-//! table is the only per-process state of these calls.
+//! Section B: the calls of OFED 1.x on a device. Two tables of registrations represent two processes, because the table is
+//! the only state that these calls keep per process.
 
 use crate::check::{Deviation, EAGAIN, EBUSY, EEXIST, EINVAL, Verdict, check, equal};
 use crate::connect::{End, Terms, every_attribute, init_mask, only, rtr_mask};
@@ -32,7 +32,7 @@ fn refused<T>(what: &str, result: Result<T, LegacyError>, errno: i32) -> Verdict
     }
 }
 
-/// Returns the change of the far side's receive QP to the state `to`.
+/// Returns the change that moves the far side's receive QP to the state `to`.
 fn step(lab: &Lab, peer: QpNumber, to: QpState) -> QpModify {
     let (from, mask) = match to {
         QpState::Init => (QpState::Reset, init_mask()),
@@ -105,13 +105,13 @@ pub(super) fn b5(lab: &Lab) -> Verdict {
     a.unreg_xrc_rcv_qp(&domain, number)?;
     equal("its state at the second", b.query_xrc_rcv_qp(&domain, number)?.state, QpState::Reset)?;
     a.reg_xrc_rcv_qp(&domain, number)?;
-    // The end of a process ends its registrations.
+    // A process's registrations end with the process.
     drop(b);
     a.unreg_xrc_rcv_qp(&domain, number)?;
     refused("registering after the last one unregistered", a.reg_xrc_rcv_qp(&domain, number), EINVAL)
 }
 
-/// Sends one message through a receive QP that is in RTR.
+/// Sends a message through a receive QP that is in RTR.
 pub(super) fn b6(lab: &Lab) -> Verdict {
     let a = process(&lab.far);
     let domain = lab.far.new_xrcd()?;

@@ -1,4 +1,4 @@
-//! The items, by section of the contract.
+//! The items of the contract, by section.
 
 mod cm;
 mod domain;
@@ -22,7 +22,7 @@ macro_rules! item {
     };
 }
 
-/// All items, in the contract's order.
+/// All items, in the order of the contract.
 pub const ITEMS: &[Item] = &[
     item!("A1", domain::a1, "a domain is a file's inode, whatever link or descriptor names it"),
     item!("A2", domain::a2, "one device has one domain for an inode, two devices have two"),

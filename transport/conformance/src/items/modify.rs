@@ -1,4 +1,4 @@
-//! Section E: `modify_qp` of INI and TGT.
+//! Section E: `modify_qp` for INIs and TGTs.
 
 use crate::allowed::{denied_by_the_qp, not_executed};
 use crate::check::{EINVAL, Verdict, check, equal, refused};
@@ -12,7 +12,7 @@ use trunkline_verbs::{
     QpType, QueuePair, SendOperation,
 };
 
-/// A row of the table of contract E1, for one QP type.
+/// A row of the table in contract E1 for one QP type.
 struct Step {
     from: QpState,
     to: QpState,
@@ -20,7 +20,7 @@ struct Step {
     optional: M,
 }
 
-/// Returns the table of the contract, independent of any provider.
+/// Returns the table in contract E1, independently of any provider.
 fn steps(qp_type: QpType) -> Vec<Step> {
     use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrained};
     let only = |holds: bool, mask: M| if holds { mask } else { M::empty() };
@@ -60,7 +60,7 @@ fn pair(lab: &Lab) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn QueuePair>)> {
     Ok((lab.near.new_ini()?, lab.far.new_tgt(&lab.far.new_xrcd()?)?))
 }
 
-/// Returns each QP with the address of the other.
+/// Returns each QP together with its peer's address.
 fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) -> [End<'a>; 2] {
     let (ini, tgt) = pair;
     [
@@ -69,7 +69,7 @@ fn ends<'a>(lab: &'a Lab, pair: &'a (Arc<dyn QueuePair>, Arc<dyn QueuePair>)) ->
     ]
 }
 
-/// Tries one mask in one transition, on a QP that is first moved from RESET to the step's state.
+/// Attempts one transition with the attributes in `mask`, on a QP that is first moved from RESET to the transition's start.
 fn attempt(end: &End<'_>, step: &Step, mask: M, allowed: bool) -> Verdict {
     let terms = Terms::default();
     set_state(end.qp, QpState::Reset)?;
@@ -146,7 +146,7 @@ pub(super) fn e3(lab: &Lab) -> Verdict {
             })?;
         }
     }
-    // The connection works.
+    // The connection must work.
     let (ini, tgt) = pair;
     check(ini.query()?.destination_qp == tgt.number(), || "the INI lost its peer".to_owned())
 }
@@ -186,7 +186,7 @@ pub(super) fn e4(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn e5(lab: &Lab) -> Verdict {
-    // The INI's flags are ignored. The TGT's decide, except on SENDs.
+    // The INI's access flags are ignored. The TGT's flags decide, except on SENDs.
     let xrcd = lab.far.new_xrcd()?;
     let srq = lab.far.new_srq(&xrcd, &lab.far.cq)?;
     let number = srq.number()?;
@@ -202,7 +202,7 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
             let target = End { side: &lab.far, qp: &tgt, other: lab.near.gid(), peer: ini.number() };
             target.bring_to(QpState::ReadyToSend, &Terms { access: granted, ..Terms::default() })?;
             let initiator = End { side: &lab.near, qp: &ini, other: lab.far.gid(), peer: tgt.number() };
-            // The INI grants the remaining rights.
+            // The INI grants the rights that the TGT does not grant.
             let access = remote_rights() - granted;
             initiator.bring_to(QpState::ReadyToSend, &Terms { access, ..Terms::default() })?;
             receive(&srq, 1, &[lab.far.piece(64, 64)])?;
@@ -226,13 +226,13 @@ pub(super) fn e5(lab: &Lab) -> Verdict {
 pub(super) fn e6(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 8)];
     let read = SendOperation::RdmaRead(lab.far.remote(0));
-    // The INI's rq_psn and the TGT's sq_psn, which other routes of the suite do not use, differ.
+    // The INI's rq_psn differs from the TGT's sq_psn. Other routes of the suite do not use these PSNs.
     let route = lab.route(&few_retries())?;
     let (ini, tgt) = (route.ini.query()?, route.tgt.query()?);
     check(ini.rq_psn != ini.sq_psn && ini.sq_psn == tgt.rq_psn, || format!("{ini:?}, {tgt:?}"))?;
     route.ini.post_send(&[request(1, read, &data, route.srq_number)])?;
     lab.succeeds("a READ whose response repeats its PSN", &lab.near.cq, 1, CompletionOpcode::RdmaRead)?;
-    // Connect the INI, then the TGT, to a QP that is not its peer.
+    // Connect first the INI and then the TGT to a QP that is not its peer.
     let bystander = lab.far.new_tgt(&route.xrcd)?;
     for wrong in ["the INI", "the TGT"] {
         let (ini, tgt) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
@@ -304,8 +304,8 @@ pub(super) fn e8(lab: &Lab) -> Verdict {
     check(ini.number() != QpNumber::new(0), || "the INI has number 0".to_owned())
 }
 
-/// Posts a send on an INI before it is in RTS, to a target that would accept the message. The pair is not used again,
-/// because an accepted request may still be in its queue.
+/// Posts a send on an INI before RTS, to a target that would accept the message. The pair is not used again, because an
+/// accepted request may still be queued.
 fn early_send(lab: &Lab, state: QpState) -> Verdict {
     let terms = Terms::default();
     let (xrcd, target_cq, initiator_cq) = (lab.far.new_xrcd()?, lab.far.new_cq()?, lab.near.new_cq()?);

@@ -1,4 +1,4 @@
-//! Regions that register parts of memory.
+//! Regions that register only parts of memory.
 
 use super::rc_ends::RcPair;
 use crate::check::{EINVAL, Verdict, check, equal, refused};
@@ -12,9 +12,9 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// RC has no XRCETH, so the SRQ number is not used.
+/// Unused SRQ number; RC packets have no XRCETH.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
-/// Three adjacent parts that begin and end inside of pages.
+/// Three adjacent parts whose boundaries are not page boundaries.
 const PARTS: [Range<usize>; 3] = [700..5000, 5000..9001, 9001..9002];
 /// Offset at which a READ stores its result.
 const INTO: usize = 64 << 10;
@@ -55,7 +55,7 @@ pub(super) fn r11(lab: &Lab) -> Verdict {
     refused("a range that begins beyond the memory", register(lab, length + 1..length + 2), EINVAL)
 }
 
-/// Registers a part of the far side's memory at an address other than this process's.
+/// Registers a part of the far side's memory at an I/O address that differs from the process's address.
 fn register(lab: &Lab, range: Range<usize>) -> Result<Arc<dyn MemoryRegion>, VerbsError> {
     let memory = &lab.far.memory;
     let start =
@@ -67,7 +67,7 @@ fn is_refused(what: &str, status: Status) -> Verdict {
     check(status == Status::RemoteAccessError, || format!("a READ of {what} ended with {status:?}"))
 }
 
-/// READs with the key of a region on a separate connection. Returns the completion status.
+/// READs from a region over a separate connection. Returns the completion status.
 fn read(lab: &Lab, region: &Arc<dyn MemoryRegion>, address: IoAddress, length: u32) -> Verdict<Status> {
     let pair = RcPair::new(lab, &Terms::default())?;
     let from = SendOperation::RdmaRead(RemoteAddress { address, rkey: region.rkey() });

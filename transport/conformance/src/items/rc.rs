@@ -1,4 +1,4 @@
-//! Section R: reliable connections, which XRC programs also use.
+//! Section R: reliable connections, which XRC programs use as well.
 
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, post_refused, refused};
 use crate::connect::set_state;
@@ -10,10 +10,10 @@ use trunkline_verbs::{
     QueuePair, ReceiveRequest, SendOperation, SrqNumber,
 };
 
-/// RC has no XRCETH, so the SRQ number is not used.
+/// Unused SRQ number; RC packets have no XRCETH.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// Creates an RC QP with its own receive CQ.
+/// Creates an RC QP with a separate receive CQ.
 fn rc(side: &Side) -> Verdict<(Arc<dyn QueuePair>, Arc<dyn CompletionQueue>)> {
     let cq = side.new_cq()?;
     let init = QpInit { receive_cq: Some(Arc::clone(&cq)), ..side.rc_init() };
@@ -73,7 +73,7 @@ pub(super) fn r1(lab: &Lab) -> Verdict {
     flush(lab, &far, &far_cq)
 }
 
-/// Checks that an RC QP without receives also responds with RNR NAKs.
+/// Checks that an RC QP without posted receives responds with RNR NAKs.
 fn empty_queue(
     lab: &Lab,
     near: &Arc<dyn QueuePair>,
@@ -90,7 +90,7 @@ fn empty_queue(
     Ok(())
 }
 
-/// Checks that in ERR the QP's own receives are flushed, unlike receives of an SRQ.
+/// Checks that the receives of a QP in ERR are flushed, unlike receives of an SRQ.
 fn flush(lab: &Lab, qp: &Arc<dyn QueuePair>, cq: &Arc<dyn CompletionQueue>) -> Verdict {
     for wr_id in 30..33 {
         post(&lab.far, qp, wr_id, 64)?;
@@ -123,7 +123,7 @@ pub(super) fn r2(lab: &Lab) -> Verdict {
     refused("a receive on a QP with an SRQ", pairs[0].1.post_receive(&own).map_err(|e| e.cause), EINVAL)?;
     let data = [lab.near.piece(0, 8)];
     for wr_id in 0..6u64 {
-        // Receives are consumed in the order of posting, whichever QP consumes them.
+        // Receives are consumed in the order in which they were posted, by whichever QP.
         let (near, far, cq) = &pairs[usize::from(wr_id % 3 == 0)];
         receive(&srq, wr_id, &[lab.far.piece(0, 64)])?;
         near.post_send(&[request(wr_id, SendOperation::Send, &data, NO_SRQ)])?;
@@ -131,7 +131,7 @@ pub(super) fn r2(lab: &Lab) -> Verdict {
         let got = lab.succeeds("a receive of the SRQ", cq, wr_id, Op::Receive)?;
         equal("its QP", got.qp_number, far.number())?;
     }
-    // If one QP is in ERR, the other QP can use the posted receives.
+    // After one QP has moved to ERR, the other QP can use the posted receives.
     receive(&srq, 10, &[lab.far.piece(0, 64)])?;
     set_state(&pairs[0].1, QpState::Error)?;
     check(poll_one(&pairs[0].2).is_none(), || "a receive of an SRQ was flushed".to_owned())?;

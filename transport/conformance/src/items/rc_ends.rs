@@ -1,4 +1,4 @@
-//! Section R: failures and ends of reliable connections, and their set-up through the CM.
+//! Section R: failures and ends of reliable connections, and connection setup through the CM.
 
 use super::srq::limit_event;
 use crate::check::{EBUSY, EINVAL, Verdict, check, equal, refused};
@@ -14,15 +14,15 @@ use trunkline_verbs::{
     SrqNumber,
 };
 
-/// RC has no XRCETH, so the SRQ number is not used.
+/// Unused SRQ number; RC packets have no XRCETH.
 const NO_SRQ: SrqNumber = SrqNumber::new(0);
 
-/// An RC QP at the near side, connected to an RC QP with an SRQ at the far side.
+/// An RC QP at the near side, connected to an RC QP that has an SRQ at the far side.
 pub(super) struct RcPair {
     pub(super) near: Arc<dyn QueuePair>,
     far: Arc<dyn QueuePair>,
     srq: Arc<dyn SharedReceiveQueue>,
-    /// Receive CQ of the far QP.
+    /// The far QP's receive CQ.
     cq: Arc<dyn CompletionQueue>,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn r7(lab: &Lab) -> Verdict {
 /// An active endpoint, its QP and its event channel.
 type Initiator = (Arc<dyn CmId>, Arc<dyn QueuePair>, Arc<dyn CmChannel>);
 
-/// Starts a connection attempt at the active side.
+/// Starts a connection attempt on the active side.
 fn begin_connect(lab: &Lab, remote: SocketAddr, port_space: PortSpace) -> Verdict<Initiator> {
     let (id, channel) = dial(&lab.near, remote, port_space, QpType::Rc)?;
     let qp = lab.near.device.create_qp(lab.near.rc_init())?;
@@ -206,7 +206,7 @@ pub(super) fn r9(lab: &Lab) -> Verdict {
     id.reject(b"no room")?;
     expect_refusal(lab, &active, RejectReason::CONSUMER, b"no room")?;
     drop(id);
-    // Without the listener, the next request is refused.
+    // After the listener has been dropped, the next request is refused.
     drop(listener);
     let (_near_id, _near, active) = begin_connect(lab, address, PortSpace::Tcp)?;
     expect_refusal(lab, &active, RejectReason::INVALID_SERVICE_ID, b"")

@@ -11,7 +11,7 @@ use trunkline_verbs::{
 };
 
 pub(super) fn d1(lab: &Lab) -> Verdict {
-    // The types enforce that the objects are present, so only objects of another device can be refused.
+    // The types ensure that the objects exist, so only objects of another device can be refused.
     let (near, far) = (&lab.near, &lab.far);
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
@@ -48,7 +48,7 @@ pub(super) fn d3(lab: &Lab) -> Verdict {
     if Arc::ptr_eq(&near.device, &far.device) {
         return Err(Deviation::Skipped("the bench has one device only".to_owned()));
     }
-    // Handles belong to one opening of a device. Calls refuse handles from another opening.
+    // A handle belongs to one open device. Calls on another open device refuse the handle.
     let refuse = |what: &str, init: QpInit| refused(what, far.device.create_qp(init), EINVAL);
     refuse("an INI with another device's PD", QpInit { pd: Some(Arc::clone(&near.pd)), ..far.ini_init() })?;
     let send_cq = Some(Arc::clone(&near.cq));
@@ -124,8 +124,7 @@ pub(super) fn d6(lab: &Lab) -> Verdict {
     check(limit_event(lab).is_none(), || "the limit fired twice".to_owned())
 }
 
-/// Returns the next limit event, and skips events of other kinds, since a TGT may report that it is
-/// established.
+/// Returns the next limit event. Events of other kinds are skipped, because a TGT may report that it is established.
 pub(super) fn limit_event(lab: &Lab) -> Option<AsyncSubject> {
     while let Some(event) = lab.far.device.next_async_event() {
         if event.kind == AsyncEventKind::SrqLimitReached {
@@ -148,7 +147,7 @@ pub(super) fn d7(lab: &Lab) -> Verdict {
         lab.succeeds("a send", &lab.near.cq, wr_id, CompletionOpcode::Send)?;
         lab.succeeds("a receive", &route.cq, wr_id, CompletionOpcode::Receive)
     };
-    // Some receives are consumed first, so that the ring does not start at index 0.
+    // Consume some receives first, so that the ring does not start at index 0.
     for wr_id in 0..4 {
         post(wr_id)?;
         send(wr_id)?;
@@ -180,7 +179,7 @@ pub(super) fn d8(lab: &Lab) -> Verdict {
     refused("destroying a basic SRQ that an RC QP uses", basic.destroy(), EBUSY)?;
     rc.destroy()?;
     basic.destroy()?;
-    // Completions from before the SRQ was destroyed are still in its CQ.
+    // The SRQ's CQ still contains completions from before the SRQ was destroyed.
     let route = lab.route(&Terms::default())?;
     for wr_id in 0..2 {
         receive(&route.srq, wr_id, &[lab.far.piece(0, 64)])?;

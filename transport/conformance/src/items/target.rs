@@ -1,4 +1,4 @@
-//! Section G: the data path at the target.
+//! Section G: the target's data path.
 
 use super::initiator::bogus;
 use crate::Lab;
@@ -101,10 +101,10 @@ pub(super) fn g4(lab: &Lab) -> Verdict {
     bounds(lab)
 }
 
-/// Creates an operation on a remote address.
+/// Constructs an operation on a remote address.
 type Toward = fn(RemoteAddress) -> SendOperation;
 
-/// Checks that each operation requires the region's matching access right, and stays within the region's bounds.
+/// Checks that each operation requires the matching access right of the region, and stays within the region's bounds.
 fn bounds(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let operations: [(Access, Toward); 4] = [
@@ -144,14 +144,14 @@ fn bounds(lab: &Lab) -> Verdict {
         memory.read(0, &mut bytes)?;
         check(bytes == before, || format!("{right:?} was needed, and memory was written without"))?;
     }
-    // An atomic needs 8 aligned bytes.
+    // An atomic requires 8 aligned bytes.
     let route = lab.route(&Terms::default())?;
     let short = [lab.near.piece(0, 4)];
     let add = SendOperation::FetchAdd { remote: far.remote(8), add: 1 };
     let request_6 = request(6, add, &short, route.srq_number);
     let posted = lab.what_becomes_of(&route.ini, request_6, &lab.near.cq);
     atomic_of_wrong_length("an atomic of 4 bytes", posted)?;
-    // If the device detected the error late, the INI is in ERR, so this needs a new route.
+    // A device that detected the error late has moved the INI to ERR, so a new route is needed.
     let route = lab.route(&Terms::default())?;
     let odd = SendOperation::FetchAdd { remote: far.remote(4), add: 1 };
     route.ini.post_send(&[request(7, odd, &data, route.srq_number)])?;
@@ -159,7 +159,7 @@ fn bounds(lab: &Lab) -> Verdict {
     Ok(())
 }
 
-/// Checks the access rights of the region and of the TGT, and the region's bounds.
+/// Checks the access rights of the region and the TGT, and the bounds of the region.
 fn rights(lab: &Lab) -> Verdict {
     let far = &lab.far;
     let region = far.pd.register(Arc::clone(&far.memory), Access::LOCAL_WRITE | Access::REMOTE_READ)?;
@@ -228,7 +228,7 @@ pub(super) fn g7(lab: &Lab) -> Verdict {
 }
 
 pub(super) fn g8(lab: &Lab) -> Verdict {
-    // Two SRQs of one domain, one of which is destroyed while a peer still sends to it.
+    // Create two SRQs in one domain, and destroy one of them while a peer sends to it.
     let route = lab.route(&few_retries())?;
     let kept = lab.far.new_srq(&route.xrcd, &lab.far.cq)?;
     let data = [lab.near.piece(0, 8)];
@@ -238,7 +238,7 @@ pub(super) fn g8(lab: &Lab) -> Verdict {
     check(lab.xrc_violation.contains(&ended.status), || format!("it ended with {:?}", ended.status))?;
     let tgt = route.tgt.query()?.state;
     if ended.status == Status::RetryExceeded && tgt == QpState::ReadyToSend {
-        // The TGT dropped the message silently and can still serve another sender.
+        // The TGT dropped the message silently and can serve another sender.
         let ini = lab.near.new_ini()?;
         set_state(&route.tgt, QpState::Reset)?;
         lab.join(&ini, &route.tgt, &Terms::default())?;
@@ -247,7 +247,7 @@ pub(super) fn g8(lab: &Lab) -> Verdict {
         lab.succeeds("a receive of the remaining SRQ", &lab.far.cq, 2, Op::Receive)?;
         return Ok(());
     }
-    // Other users of this TGT need a new TGT. Their SRQs are not affected.
+    // Peers of this TGT need a new TGT. The SRQs in the domain are not affected.
     equal("the TGT's state", tgt, QpState::Error)?;
     receive(&kept, 4, &[lab.far.piece(0, 64)])?;
     let (ini, fresh) = (lab.near.new_ini()?, lab.far.new_tgt(&route.xrcd)?);
@@ -261,7 +261,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
     let data = [lab.near.piece(0, 3000)];
     let write = SendOperation::RdmaWriteWithImmediate(lab.far.remote(8192), 5);
     for (operation, opcode) in [(SendOperation::Send, Op::Send), (write, Op::RdmaWrite)] {
-        // A count of seven means indefinite retries, so the message waits until a receive is posted.
+        // A count of seven means unlimited retries, so the message waits until a receive is posted.
         let route = lab.route(&Terms::default())?;
         let before = rnr_received(&lab.near);
         route.ini.post_send(&[request(1, operation, &data, route.srq_number)])?;
@@ -272,7 +272,7 @@ pub(super) fn g9(lab: &Lab) -> Verdict {
         lab.succeeds("a send that waited", &lab.near.cq, 1, opcode)?;
         lab.next("its receive", &route.cq)?;
 
-        // Without retries the first RNR NAK ends the send, at the INI only.
+        // Without retries, the first RNR NAK ends the send. Only the INI is affected.
         let route = lab.route(&Terms { rnr_retry: 0, ..Terms::default() })?;
         route.ini.post_send(&[request(3, operation, &data, route.srq_number)])?;
         lab.ends("a send without a receive", &lab.near.cq, 3, Status::RnrRetryExceeded)?;
@@ -293,7 +293,7 @@ pub(super) fn g10(lab: &Lab) -> Verdict {
     unusable_receive("the send", sent.status)?;
     let got = lab.next("the receive", &route.cq)?;
     equal("the receive that was too short", got.wr_id, 1)?;
-    // Providers differ in the status (contract G10), but it must be a failure.
+    // Providers report different statuses (contract G10), but the status must be an error.
     check(!got.status.is_success(), || "a receive that was too short succeeded".to_owned())?;
     lab.reaches("the TGT", &route.tgt, QpState::Error)?;
     lab.far.holds("memory after the receive", 1024, 1024, 0x77)

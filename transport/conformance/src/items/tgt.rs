@@ -52,7 +52,7 @@ pub(super) fn c3(lab: &Lab) -> Verdict {
     let tgt = lab.far.new_tgt(&xrcd)?;
     let number = tgt.number();
     let opened = lab.far.device.open_qp(&xrcd, number)?;
-    // The creator's handle counts like all other handles.
+    // The creator's handle counts like any other handle.
     tgt.destroy()?;
     equal("the state after the creator's handle was destroyed", opened.query()?.state, QpState::Reset)?;
     let third = lab.far.device.open_qp(&xrcd, number)?;

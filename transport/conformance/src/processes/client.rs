@@ -6,7 +6,7 @@ use std::process::Child;
 use std::time::Duration;
 use trunkline_testkit::Process;
 
-/// Time without an answer after which a puppet counts as stuck.
+/// Time limit for an answer. A puppet that exceeds it is considered stuck.
 const ANSWER_AT_MOST: Duration = Duration::from_secs(60);
 
 /// A process that executes verbs on command. Dropping the value kills the process.
@@ -17,7 +17,7 @@ pub struct Puppet {
 }
 
 impl Puppet {
-    /// Wraps a child whose input and output are pipes, and waits until it is ready.
+    /// Takes over a child whose input and output are pipes, and waits until it is ready.
     ///
     /// # Errors
     /// Returns an error if the process does not start as a puppet.
@@ -32,7 +32,7 @@ impl Puppet {
         Ok(self.process.tell(command)?)
     }
 
-    /// Returns the next answer, which is a text or the errno of a refused verb.
+    /// Returns the next answer: a text, or the errno of a refused verb.
     pub(super) fn answer(&mut self) -> Verdict<Result<String, i32>> {
         let answer = self.process.after(ANSWER)?;
         let (kind, rest) = answer.split_once(' ').unwrap_or((&answer, ""));
@@ -43,7 +43,7 @@ impl Puppet {
         }
     }
 
-    /// Sends a command that must succeed, and returns its result.
+    /// Sends a command that must succeed. Returns its result.
     ///
     /// # Errors
     /// Returns an error if the verb is refused, or if the process does not answer.
@@ -54,13 +54,13 @@ impl Puppet {
             .map_err(|errno| Deviation::Failed(format!("{name}: {command} was refused with errno {errno}")))
     }
 
-    /// Sends a command that must return a number, and returns that number.
+    /// Sends a command that must return a number. Returns the number.
     pub(super) fn number(&mut self, command: &str) -> Verdict<u32> {
         let answer = self.does(command)?;
         answer.parse().map_err(|_| Deviation::Failed(format!("{}: {command}: {answer}", self.name)))
     }
 
-    /// Sends a command that must be refused with this errno.
+    /// Sends a command that must be refused with `errno`.
     pub(super) fn is_refused(&mut self, command: &str, errno: i32) -> Verdict {
         self.tell(command)?;
         let name = self.name;
@@ -72,7 +72,7 @@ impl Puppet {
         }
     }
 
-    /// Polls a queue for the receive `wr_id`, which must be the next and succeed. Returns the TGT's number.
+    /// Polls a queue for the next completion, which must be the successful receive `wr_id`. Returns the TGT's number.
     pub(super) fn receives(&mut self, queue: &str, wr_id: u64) -> Verdict<u32> {
         let got = self.does(&format!("poll {queue}"))?;
         let words: Vec<&str> = got.split(' ').collect();
@@ -97,7 +97,7 @@ impl Puppet {
         Ok(self.process.kill()?)
     }
 
-    /// Lets the process exit by itself with open objects.
+    /// Makes the process exit with open objects.
     pub(super) fn leave(self) -> Verdict {
         Ok(self.process.finish()?)
     }

@@ -1,4 +1,4 @@
-//! Items of section A between processes.
+//! Items of section A that involve several processes.
 
 use super::Stage;
 use super::client::Puppet;
@@ -7,7 +7,7 @@ use crate::connect::Terms;
 use std::fs;
 use trunkline_testkit::Folder;
 
-/// Number of processes that race for a domain.
+/// Number of processes that open a domain at the same time.
 const RACERS: usize = 16;
 
 /// Creates a directory that contains a file. Returns the directory and the file's path.

@@ -1,9 +1,8 @@
-//! Items that require several processes. They check the sharing of a domain, and the state after a process has died.
+//! Items that require several processes. They check that processes share a domain, and the state after a process has died.
 //!
-//! The initiator is in this process, on a separate device. The targets are *puppets*, which are processes that share
-//! one address and execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`], starts
-//! processes that call [`serve_puppet`], and runs the items of [`PROCESS_ITEMS`] in the same way as the items of
-//! [`crate::ITEMS`].
+//! The initiator is in this process, on a separate device. The targets are *puppets*: processes that share one address and
+//! execute verbs on command ([`serve_puppet`]). A provider implements [`ProcessBench`] and starts processes that call
+//! [`serve_puppet`]. It runs [`PROCESS_ITEMS`] in the same way as [`crate::ITEMS`].
 
 mod client;
 mod domains;
@@ -27,18 +26,18 @@ use trunkline_verbs::{
     CompletionOpcode, CompletionStatus, QpNumber, QpState, QueuePair, SendOperation, SrqNumber, VerbsError,
 };
 
-/// A provider whose devices can be shared by several processes.
+/// A provider whose devices several processes can share.
 pub trait ProcessBench: Bench {
-    /// Opens a device in this process that can reach the puppets.
+    /// Opens a device in this process from which the puppets can be reached.
     ///
     /// # Errors
-    /// Returns an error if the device cannot be opened. The item then fails.
+    /// Returns an error if the device cannot be opened, which fails the item.
     fn open_near(&self) -> Result<Port, VerbsError>;
 
-    /// Returns the shared address of one item's puppets.
+    /// Returns the address that the puppets of one item share.
     fn far_address(&self) -> IpAddr;
 
-    /// Starts a process that serves as a puppet at the address, with pipes as its input and output.
+    /// Starts a puppet process at the address, with pipes as its standard input and output.
     ///
     /// # Errors
     /// Returns the error of the operating system.
@@ -50,7 +49,7 @@ pub trait ProcessBench: Bench {
 pub struct ProcessItem {
     /// Number in the contract.
     pub id: &'static str,
-    /// Property that is checked between processes, in one sentence.
+    /// Property that is checked between processes, as one sentence.
     pub title: &'static str,
     check: fn(&Stage<'_>) -> Verdict,
 }
@@ -61,7 +60,7 @@ macro_rules! item {
     };
 }
 
-/// All items, in the contract's order.
+/// All items, in the order of the contract.
 pub const PROCESS_ITEMS: &[ProcessItem] = &[
     item!("A1", domains::a1, "processes that open one inode share one domain"),
     item!("A3", domains::a3, "a new file at the path is a new domain in another process too"),
@@ -96,7 +95,7 @@ pub const PROCESS_ITEMS: &[ProcessItem] = &[
     item!("I4", targets::i4, "the objects of a killed process are released, and the others keep working"),
 ];
 
-/// Checks one item with separate processes.
+/// Checks one item with several processes.
 #[must_use]
 pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome {
     judged(|| {
@@ -106,7 +105,7 @@ pub fn run_process_item(bench: &dyn ProcessBench, item: &ProcessItem) -> Outcome
     })
 }
 
-/// Runs the process item with this number, for a test.
+/// Runs the process item with the number `id`, for a test.
 ///
 /// # Panics
 /// Panics if the item failed.
@@ -118,10 +117,10 @@ pub fn assert_process_item(bench: &dyn ProcessBench, id: &str) {
     pass(bench, (item.id, item.title), run_process_item(bench, item));
 }
 
-/// The test bed for one item.
+/// The test bed of one item.
 struct Stage<'a> {
     bench: &'a dyn ProcessBench,
-    /// A lab whose two sides are one device in this process.
+    /// A lab in this process. Both its sides are one device.
     lab: Lab,
     far: IpAddr,
 }
@@ -171,13 +170,13 @@ impl<'a> Stage<'a> {
         Ok(ini.post_send(&[request(SEND, SendOperation::Send, &data, SrqNumber::new(srq))])?)
     }
 
-    /// Waits for the completion of the next send, which must end with this status.
+    /// Waits for the completion of the next send, which must have the given status.
     fn ends(&self, what: &str, status: CompletionStatus) -> Verdict {
         self.lab.ends(what, &self.lab.near.cq, SEND, status)?;
         Ok(())
     }
 
-    /// Waits for the completion of the next send, which must fail like a send to a nonexistent SRQ (contract
+    /// Waits for the completion of the next send, which must fail in the same way as a send to an unknown SRQ (contract
     /// G7).
     fn is_a_violation(&self, what: &str) -> Verdict<CompletionStatus> {
         let ended = self.lab.next(what, &self.lab.near.cq)?;
@@ -188,5 +187,5 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Work request id of each send.
+/// Work request id of every send.
 const SEND: u64 = 42;

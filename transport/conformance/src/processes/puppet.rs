@@ -1,8 +1,8 @@
 //! A process that executes verbs on command.
 //!
-//! The line protocol has one line per command and one per answer. A command is named after its verb, and the
-//! controlling process chooses the names of objects. Answers start with [`ANSWER`], so that other output of the
-//! process, such as a test harness's, is ignored.
+//! Each command and each answer is one line. A command begins with the name of its verb, and the controlling process
+//! chooses the names of objects. Answers begin with [`ANSWER`], so that other output of the process, such as output of a
+//! test harness, is ignored.
 
 use crate::Port;
 use crate::check::Deviation;
@@ -22,7 +22,7 @@ use trunkline_verbs::{
 
 /// Prefix of each answer.
 pub(super) const ANSWER: &str = "@puppet ";
-/// Maximum time of a wait that must succeed.
+/// Time limit of a wait that must succeed.
 const WAIT_AT_MOST: Duration = Duration::from_secs(60);
 /// Time to wait for an event that must not happen.
 const QUIET: Duration = Duration::from_millis(60);
@@ -83,7 +83,7 @@ impl From<io::Error> for Refusal {
 
 type Answer = Result<String, Refusal>;
 
-/// A shared receive queue and the CQ that it completes into.
+/// A shared receive queue and its CQ.
 type Queue = (Arc<dyn SharedReceiveQueue>, Arc<dyn CompletionQueue>);
 
 struct Puppet {
@@ -110,7 +110,7 @@ impl Puppet {
         match *words {
             ["domain", name, path, flags] => self.open_domain(name, path, flags),
             ["race", name, path, flags, start] => {
-                // All racing processes wait for the same file, so that they start at nearly the same time.
+                // All competing processes wait for this file, so that they start almost simultaneously.
                 let until = Instant::now() + WAIT_AT_MOST;
                 while fs::metadata(start).is_err() {
                     if Instant::now() > until {

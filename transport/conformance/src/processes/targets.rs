@@ -1,4 +1,4 @@
-//! Items between processes about TGTs, SRQs, events and deaths.
+//! Items about TGTs, SRQs, events and process deaths that involve several processes.
 
 use super::client::Puppet;
 use super::{SEND, Stage};
@@ -13,8 +13,8 @@ use trunkline_verbs::{
     RemoteAddress, Rkey, SendOperation, SrqNumber,
 };
 
-/// Two processes in one domain, a TGT created by the first and opened by the second, one SRQ per process, and an INI
-/// that sends to the TGT.
+/// Two processes in one domain. The first created a TGT, and the second opened it. Each process has an SRQ, and an INI
+/// sends to the TGT.
 struct SharedTgtPair {
     first: Puppet,
     second: Puppet,
@@ -41,7 +41,7 @@ impl SharedTgtPair {
     }
 }
 
-/// Sends a message to the SRQ of a process, which must arrive. Returns the TGT's number.
+/// Sends a message to the SRQ of a process, and checks that it arrives. Returns the TGT's number.
 fn reaches(
     stage: &Stage<'_>,
     ini: &Arc<dyn QueuePair>,
@@ -88,7 +88,7 @@ pub(super) fn c4(stage: &Stage<'_>) -> Verdict {
     second.is_refused(&format!("open u e {}", pair.tgt), EINVAL)?;
     second.is_refused(&format!("open u d {}", pair.tgt ^ 0x80_0000), EINVAL)?;
     second.is_refused("open u d 0", EINVAL)?;
-    // A process may open the TGT several times; each handle counts.
+    // A process may open the TGT several times, and each handle counts.
     for name in ["u", "v"] {
         equal("the number", second.number(&format!("open {name} d {}", pair.tgt))?, pair.tgt)?;
     }
@@ -113,7 +113,7 @@ pub(super) fn c6(stage: &Stage<'_>) -> Verdict {
 pub(super) fn c7(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // Some sends are outstanding when the creator dies. They must be neither lost nor duplicated.
+    // Some sends are outstanding when the creator dies. All of them must arrive exactly once.
     const SENDS: u64 = 48;
     for wr_id in 0..SENDS {
         second.does(&format!("receive s {wr_id} 0 64"))?;
@@ -218,7 +218,7 @@ pub(super) fn g1(stage: &Stage<'_>) -> Verdict {
     Ok(())
 }
 
-/// Returns the remote address of a process's memory.
+/// Returns the remote address of the memory of a process.
 fn memory(process: &mut Puppet) -> Verdict<RemoteAddress> {
     let answer = process.does("memory")?;
     let mut numbers = answer.split(' ').filter_map(|word| word.parse::<u64>().ok());
@@ -264,7 +264,7 @@ pub(super) fn g4(stage: &Stage<'_>) -> Verdict {
         stage.lab.succeeds("a WRITE with immediate", &near.cq, SEND, Op::RdmaWrite)?;
         process.receives("s", 1)?;
     }
-    // Use the rkey of one process with the SRQ number of the other.
+    // Use the rkey of one process and the SRQ number of the other process.
     pair.second.does("fill 0 64 9")?;
     let data = [near.piece(0, 8)];
     let write = SendOperation::RdmaWrite(places[1]);
@@ -281,7 +281,7 @@ pub(super) fn g8(stage: &Stage<'_>) -> Verdict {
     stage.post(&ini, srqs[1])?;
     stage.is_a_violation("a send to a killed process")?;
     equal("the INI's state", ini.query()?.state, QpState::Error)?;
-    // The remaining process still receives through its own TGT.
+    // The remaining process can still receive through its own TGT.
     let number = first.number("tgt u d")?;
     let ini = stage.join(&mut first, "u", number, &Terms::default())?;
     equal("the QP of a receive", reaches(stage, &ini, srqs[0], &mut first, 1)?, number)
@@ -385,7 +385,8 @@ pub(super) fn i2(stage: &Stage<'_>) -> Verdict {
 pub(super) fn i4(stage: &Stage<'_>) -> Verdict {
     let SharedTgtPair { mut first, mut second, tgt, srqs, ini, _folder } =
         SharedTgtPair::new(stage, &Terms::default())?;
-    // The first process dies with posted receives, an outstanding message to it, and the only handle to a TGT.
+    // The first process dies with posted receives, an outstanding message to it, and a TGT of which it holds the only
+    // handle.
     let alone = first.number("tgt u d")?;
     let lonely = stage.join(&mut first, "u", alone, &few_retries())?;
     first.does("receive s 1 0 64")?;

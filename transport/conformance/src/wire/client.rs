@@ -1,4 +1,4 @@
-//! The connecting end, which sends orders to the server and checks every result.
+//! The connecting end. It sends orders to the server and checks every result.
 
 use super::link::{Area, INLINE, LARGEST, Link, SLOTS, Work};
 use super::protocol::{ControlMessage, Hello, Manner, Purpose, REFUSAL_BYTES, Verb};
@@ -9,14 +9,14 @@ use crate::check::{Deviation, Verdict, check, equal};
 use std::net::SocketAddr;
 use trunkline_verbs::{CmEventKind, CompletionStatus, RejectReason, SendOperation};
 
-/// Message sizes in bytes, which are near one packet, near four packets, and long.
+/// Message sizes in bytes: near the size of one packet, near the size of four packets, and long.
 const SIZES: [usize; 10] = [1, 64, 1023, 1024, 1025, 4095, 4096, 4097, 65_536, LARGEST];
 /// Message sizes of a short run, in bytes.
 const FEW_SIZES: [usize; 3] = [1, 1025, 65_536];
-/// Number of messages that use up all receives more than once.
+/// Number of messages that uses all receives more than once.
 const STARVING: u16 = 19;
 const _: () = assert!(STARVING as usize > 2 * SLOTS);
-/// Number of READs posted at once, which exceeds the number that may be outstanding at either end.
+/// Number of READs posted together. It exceeds the number that may be outstanding at either end.
 const READS: usize = 40;
 const READ_SIZE: usize = 3000;
 /// Number of simultaneous connections.
@@ -28,7 +28,7 @@ pub(super) struct Plan {
     pub(super) server: SocketAddr,
     /// True if both ends use SRQs.
     pub(super) srq: bool,
-    /// True for fewer sizes, and no checks other than transfers.
+    /// True to use fewer sizes and to omit all checks other than transfers.
     pub(super) short: bool,
 }
 
@@ -63,7 +63,7 @@ const TRAFFIC: [Transfer; 16] = [
 
 type Scene = (&'static str, fn(&mut Client<'_, '_>) -> Verdict);
 
-/// Checks that each open their own connections.
+/// The checks that open their own connections.
 const CONNECTIONS: [Scene; 7] = [
     ("starved-receiver", |client| client.starve()),
     ("connections-at-once", |client| client.at_once()),
@@ -74,7 +74,7 @@ const CONNECTIONS: [Scene; 7] = [
     ("wrong-key", |client| client.wrong_key()),
 ];
 
-/// Runs all checks of the plan.
+/// Runs all checks in the plan.
 pub(super) fn run(station: &Station, plan: Plan, report: &mut Report<'_>) -> Verdict {
     let mut client = Client { station, plan, report, seed: 1 };
     client.traffic();
@@ -134,14 +134,14 @@ impl Client<'_, '_> {
         self.seed
     }
 
-    /// Sends an order and waits for the answer.
+    /// Sends an order and waits for its answer.
     fn order(&mut self, link: &mut Link, verb: Verb, size: usize) -> Verdict<ControlMessage> {
         let control = ControlMessage::new(verb, size, self.next_seed());
         link.send_control(&control)?;
         self.answered(link, &control)
     }
 
-    /// Waits for the answer to an order, which must not report a wrong byte.
+    /// Waits for the answer to an order. The answer must report no wrong bytes.
     fn answered(&mut self, link: &mut Link, control: &ControlMessage) -> Verdict<ControlMessage> {
         let arrival = link.arrival()?;
         let answer = link.read_control(arrival)?;
@@ -270,8 +270,8 @@ impl Client<'_, '_> {
         check(last == LAST_VALUE, || format!("the word ended as {last:#x} instead of {LAST_VALUE:#x}"))
     }
 
-    /// Posts a WRITE, a READ of the same memory, an atomic and a message with one doorbell, and checks that
-    /// they are executed in that order.
+    /// Posts a WRITE, a READ of the same memory, an atomic and a message together. Checks that they are executed in this
+    /// order.
     fn batch(&mut self, link: &mut Link) -> Verdict {
         for size in self.sizes() {
             let control = ControlMessage::new(Verb::Listen, *size, self.next_seed());
@@ -316,7 +316,7 @@ impl Client<'_, '_> {
         self.right(&control, wrong)
     }
 
-    /// Sends more messages than the server has receives. The server reposts late and therefore responds with RNR NAKs.
+    /// Sends more messages than the server has receives. The server reposts receives late, so it responds with RNR NAKs.
     fn starve(&mut self) -> Verdict {
         let mut link = self.dial()?;
         let control =
@@ -347,7 +347,7 @@ impl Client<'_, '_> {
             link.send_control(&control)?;
             controls.push(control);
         }
-        // Send in reverse order. The server executes the first order and stores the other messages, which fit its SRQ.
+        // Send in reverse order. The server handles the first order and stores the other messages, which fit into its SRQ.
         for (link, control) in links.iter_mut().zip(&controls).rev() {
             link.send_messages(control)?;
         }
@@ -370,7 +370,7 @@ impl Client<'_, '_> {
         link.close()
     }
 
-    /// Sends a request that must be refused. Returns the reason and the private data of the refusal.
+    /// Sends a request that must be refused. Returns the reason and the private data of the rejection.
     fn refusal(&mut self, server: SocketAddr) -> Verdict<(RejectReason, Vec<u8>)> {
         let link = Link::new(self.station, self.station.active(server)?, Purpose::Refuse)?;
         link.connect()?;
@@ -393,7 +393,7 @@ impl Client<'_, '_> {
         equal("the reason", self.refusal(nobody)?.0, RejectReason::INVALID_SERVICE_ID)
     }
 
-    /// Checks that a WRITE with a key unknown to the server is refused and changes no memory.
+    /// Checks that a WRITE with a key unknown to the server is refused and leaves the memory unchanged.
     fn wrong_key(&mut self) -> Verdict {
         let mut link = self.dial()?;
         self.order(&mut link, Verb::Break, 0)?;

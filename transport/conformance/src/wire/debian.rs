@@ -12,25 +12,25 @@ use trunkline_verbs::{
     CmEventKind, CmId, CompletionOpcode, ConnectParameters, IoAddress, RemoteAddress, Rkey, SendOperation,
 };
 
-/// Size in bytes of messages from `rdma_client` and `rdma_server`, and of `rping`'s memory announcements.
+/// Size of the messages from `rdma_client` and `rdma_server`, and of `rping`'s memory announcements, in bytes.
 const MESSAGE: usize = 16;
-/// Sizes in bytes of the READs and WRITEs that `rping` requests.
+/// Sizes of the READs and WRITEs that `rping` requests, in bytes.
 const PING_SIZES: [usize; 5] = [64, 1023, 1025, 4097, 65_535];
 
-/// Connects to an `rdma_server` and exchanges one message each way.
+/// Connects to an `rdma_server`, and exchanges one message in each direction.
 pub(super) fn rdma_client(station: &Station, server: SocketAddr) -> Verdict {
     let mut link = dial(station, server)?;
     link.memory.write(Area::Source.offset(), b"hello from here\0")?;
     link.do_one(SendOperation::Send, Area::Source.offset(), MESSAGE)?;
     link.finish()?;
     message(&mut link)?;
-    // The program may exit with or without a DREQ.
+    // The program may or may not send a DREQ before it exits.
     link.id.disconnect()?;
     station.disconnected(link.id.number())?;
     link.close()
 }
 
-/// Accepts an `rdma_client` and exchanges one message each way.
+/// Accepts a connection from an `rdma_client`, and exchanges one message in each direction.
 pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>) -> Verdict {
     let mut link = accept(station, port, report)?;
     message(&mut link)?;
@@ -41,11 +41,11 @@ pub(super) fn rdma_server(station: &Station, port: u16, report: &mut Report<'_>)
     link.close()
 }
 
-/// Announces memory to an `rping -s`, which READs it and then WRITEs the same bytes.
+/// Announces memory to an `rping -s`, which READs the memory and then WRITEs the same bytes back.
 pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut Report<'_>) -> Verdict {
     let mut link = dial(station, server)?;
     for (round, size) in PING_SIZES.into_iter().enumerate() {
-        // `rping` reads a C string, so it writes back only the bytes up to the first zero.
+        // `rping` reads a C string, so it writes back only the bytes before the first zero.
         let letters = (b'A'..=b'Z').cycle().skip(round).take(size - 1);
         let text = letters.chain([0]).collect::<Vec<_>>();
         link.memory.write(Area::Offer.offset(), &text)?;
@@ -57,7 +57,7 @@ pub(super) fn rping_client(station: &Station, server: SocketAddr, report: &mut R
             link.memory.write(Area::Source.offset(), &offer)?;
             link.do_one(SendOperation::Send, Area::Source.offset(), MESSAGE)?;
             link.finish()?;
-            // The server reports that it is done.
+            // The server sends a message when it has finished.
             message(&mut link)?;
         }
         let mut back = vec![0; size];
@@ -94,7 +94,7 @@ pub(super) fn rping_server(station: &Station, port: u16, report: &mut Report<'_>
     link.close()
 }
 
-/// Returns the memory that the client announces next; `None` if the client disconnects.
+/// Returns the memory that the client announces next, or `None` if the client disconnects.
 fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, usize)>> {
     let mut deadline = super::station::Deadline::new();
     loop {
@@ -103,7 +103,7 @@ fn named(station: &Station, link: &mut Link) -> Verdict<Option<(RemoteAddress, u
             Some(CmEventKind::Established) | None => {}
             Some(kind) => return Err(Deviation::Failed(format!("{kind:?} in the middle of the exchange"))),
         }
-        // Receives are flushed when the connection ends, which an event also reports.
+        // When the connection ends, receives are flushed. An event reports the end too.
         let _ = link.pump();
         if let Some(arrival) = link.arrival_now() {
             equal("size of a message", arrival.length, MESSAGE)?;
@@ -146,7 +146,7 @@ fn dial(station: &Station, server: SocketAddr) -> Verdict<Link> {
     }
 }
 
-/// Returns connection parameters for these programs, with one READ at a time and without private data.
+/// Returns the connection parameters for these programs: one outstanding READ and no private data.
 fn plain(link: &Link) -> ConnectParameters {
     ConnectParameters { responder_resources: 1, initiator_depth: 1, ..link.parameters(Vec::new()) }
 }

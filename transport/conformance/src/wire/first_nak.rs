@@ -1,9 +1,9 @@
-//! A test of a fatal NAK that is the very first packet from a responder.
+//! A test in which a fatal NAK is the very first packet from a responder.
 //!
-//! The test connects the QPs itself and exchanges their numbers over TCP, because a connection manager would send
-//! packets first. The requester's first request has a wrong rkey, so the first RoCE packet that its device receives
-//! from that address is the NAK, which is sent only once. The NAK must end the request with the status for that NAK. A
-//! device that drops the NAK retries until the retries are used up.
+//! The test connects the QPs without a connection manager, which would send packets first, and exchanges their numbers over
+//! TCP. The requester's first request has a wrong rkey. The first RoCE packet that its device receives from the responder's
+//! address is therefore the NAK, which is sent only once. The NAK must end the request with the corresponding status. A
+//! device that drops the NAK retries the request until its retries are exhausted.
 
 use super::station::{Deadline, Station};
 use crate::check::{Deviation, Verdict, equal};
@@ -18,18 +18,18 @@ use trunkline_verbs::{
     SendFlags, SendOperation, SendRequest, Sge, SrqNumber,
 };
 
-/// Length of the WRITE in bytes.
+/// Length of the WRITE, in bytes.
 const LENGTH: u32 = 64;
 /// Local ACK timeout of 0.13 s.
 const ACK_TIMEOUT: u8 = 15;
-/// Retry count. The kernel's soft RoCE retries without limit for 7.
+/// Retry count. The kernel's soft RoCE retries without a limit if it is 7.
 const RETRIES: u8 = 6;
-/// Time limit of each step over TCP. The other end may be an emulated machine.
+/// Time limit of each step over TCP. The other end may run on an emulated machine.
 const BOUND: Duration = Duration::from_secs(60);
-/// Line that the responder prints when its QP is connected.
+/// Line that the responder sends when its QP is connected.
 const CONNECTED: &str = "connected";
 
-/// One QP with its memory.
+/// A QP and its memory.
 struct End {
     qp: Arc<dyn QueuePair>,
     cq: Arc<dyn CompletionQueue>,
@@ -100,7 +100,7 @@ impl End {
     }
 }
 
-/// A TCP connection, line by line.
+/// A TCP connection that transfers lines.
 struct Words {
     reader: BufReader<TcpStream>,
 }
@@ -115,14 +115,14 @@ impl Words {
         Ok(writeln!(self.reader.get_mut(), "{line}")?)
     }
 
-    /// Returns the next line; empty at the end of the stream.
+    /// Returns the next line, which is empty at the end of the stream.
     fn receive(&mut self) -> Verdict<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
     }
 
-    /// Exchanges QP number, address and key.
+    /// Exchanges QP number, memory address and key with the other end.
     fn exchange(&mut self, end: &End) -> Verdict<(u32, RemoteAddress)> {
         self.send(&format!("{} {} {}", end.qp.number().get(), end.address.0, end.region.rkey().0))?;
         let line = self.receive()?;
@@ -138,7 +138,7 @@ impl Words {
     }
 }
 
-/// Responds to one requester by refusing its WRITE.
+/// Serves one requester, whose WRITE must be refused.
 pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (stream, peer) = listener.accept()?;
     let end = End::new(station)?;
@@ -146,11 +146,11 @@ pub(super) fn respond(station: &Station, listener: &TcpListener) -> Verdict {
     let (number, _) = words.exchange(&end)?;
     end.connect(peer.ip(), number)?;
     words.send(CONNECTED)?;
-    // The device responds by itself. The requester closes the connection when its request has ended.
+    // The device responds without the program. The requester closes the connection when its request has ended.
     equal("what the requester sent", words.receive()?.as_str(), "")
 }
 
-/// Sends a WRITE with a key unknown to the responder, as the first packet.
+/// Sends a WRITE with a key that the responder does not know, as the first packet.
 pub(super) fn request(station: &Station, server: SocketAddr) -> Verdict {
     let mut words = Words::new(TcpStream::connect_timeout(&server, BOUND)?)?;
     let end = End::new(station)?;

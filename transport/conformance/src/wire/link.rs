@@ -1,4 +1,4 @@
-//! One connection's QP, its memory and its completions.
+//! The QP of one connection, its memory and its completions.
 
 use super::pattern::{blank, touched, wrong};
 use super::protocol::{ANSWER_BYTES, CONTROL_BYTES, ControlMessage, Hello, Manner, Purpose, REQUEST_BYTES};
@@ -14,15 +14,15 @@ use trunkline_verbs::{
     SendRequest, Sge, SharedReceiveQueue, SrqInit, SrqKind, SrqNumber,
 };
 
-/// Size of the largest message in bytes.
+/// Size of the largest message, in bytes.
 pub(super) const LARGEST: usize = 1 << 20;
-/// Number of blank bytes around each area that is written.
+/// Number of blank bytes around each area that the peer writes.
 const GUARD: usize = 64;
-/// Number of receives of a connection, or of an SRQ.
+/// Number of receives of a connection or an SRQ.
 pub(super) const SLOTS: usize = 8;
 const SLOT: usize = LARGEST + GUARD;
 const AREA: usize = LARGEST + 2 * GUARD;
-/// Number of inline bytes to request.
+/// Number of inline bytes that are requested.
 pub(super) const INLINE: usize = 64;
 /// Maximum number of outstanding control messages.
 const CONTROLS_MAX: usize = 8;
@@ -30,7 +30,7 @@ const ARENA: usize = 4 * AREA + GUARD + CONTROLS_MAX * CONTROL_BYTES;
 /// Maximum number of outstanding sends.
 const DEPTH: u32 = 64;
 
-/// Areas of an arena, at the same offsets on both ends.
+/// The areas of an arena, which have the same offsets at both ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Area {
     /// Source of messages and WRITEs.
@@ -39,7 +39,7 @@ pub(super) enum Area {
     Sink,
     /// Source of the peer's READs.
     Offer,
-    /// Local buffer for READs.
+    /// Target of the local READs.
     Landing,
 }
 
@@ -49,11 +49,11 @@ impl Area {
     }
 }
 
-/// Offset of the word that the peer changes with atomics. The results of atomics are stored after it.
+/// Offset of the word that the peer changes with atomics. The results of local atomics are stored after it.
 pub(super) const WORD: usize = 4 * AREA;
 pub(super) const OLD_VALUE: usize = WORD + 8;
 
-/// Memory for receives, of a QP or of an SRQ.
+/// Memory for the receives of a QP or an SRQ.
 #[derive(Debug)]
 pub(super) struct Slots {
     memory: Arc<Memory>,
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-/// A message that arrived.
+/// A message that has arrived.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Arrival {
     pub(super) slot: usize,
@@ -100,7 +100,7 @@ pub(super) struct Arrival {
     pub(super) immediate: Option<u32>,
 }
 
-/// A work request for the send queue, with an operation on `length` bytes of the arena.
+/// A work request for the send queue, which operates on `length` bytes of the arena.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     pub(super) operation: SendOperation,
@@ -115,22 +115,21 @@ pub(super) struct Link {
     pub(super) id: Arc<dyn CmId>,
     pub(super) qp: Arc<dyn QueuePair>,
     pub(super) memory: Arc<Memory>,
-    /// The peer's arena, set when the peer announces it.
+    /// The peer's arena, once the peer has announced it.
     pub(super) peer: RemoteAddress,
     region: Arc<dyn MemoryRegion>,
     cq: Arc<dyn CompletionQueue>,
     slots: Rc<Slots>,
     purpose: Purpose,
     arrivals: VecDeque<Arrival>,
-    /// The work request id and the expected opcode of each outstanding send, oldest first.
+    /// The work request id and the expected completion opcode of each outstanding send, oldest first.
     under_way: VecDeque<(u64, CompletionOpcode)>,
     next_wr: u64,
-    /// Number of flushed receives. If it is not 0, the connection has ended, and an event reports the end sooner or
-    /// later.
+    /// Number of flushed receives. If it is not 0, the connection has ended, and an event will report the end.
     flushed: usize,
-    /// True if the last send may be flushed.
+    /// True if the last send is allowed to be flushed.
     is_ending: bool,
-    /// True if a send was flushed because the QP was in ERR before its acknowledgement arrived.
+    /// True if a send was flushed because the QP moved to ERR before the acknowledgement arrived.
     pub(super) is_cut_off: bool,
 }
 
@@ -198,16 +197,16 @@ impl Link {
     pub(super) fn parameters(&self, private_data: Vec<u8>) -> ConnectParameters {
         ConnectParameters {
             private_data,
-            // The kernel's soft RoCE retries without limit for 7. An accepting side uses the value in the request.
+            // The kernel's soft RoCE retries without a limit if this is 7. An accepting side uses the value in the request.
             retry_count: 6,
-            // 0.13 s, because rxe detects the loss of a last packet only by this timeout.
+            // 0.13 s, because rxe detects the loss of a last packet only through this timeout.
             ack_timeout: 15,
             srq: self.slots.srq.is_some(),
             ..ConnectParameters::default()
         }
     }
 
-    /// Accepts a peer's request with the parameters `offered`.
+    /// Accepts a peer's request, which offers the parameters `offered`.
     pub(super) fn accept(&self, offered: &ConnectParameters) -> Verdict {
         let srq = self.slots.srq.is_some();
         Ok(self.id.accept(&ConnectParameters {
@@ -222,18 +221,17 @@ impl Link {
         RemoteAddress { address: self.peer.address.plus(offset as u64), ..self.peer }
     }
 
-    /// Returns an address in this end's arena, for peers that do not receive the arena's address in a
-    /// [`Hello`].
+    /// Returns an address in this end's arena, for peers that do not get the arena's address from a [`Hello`].
     pub(super) fn own(&self, offset: usize) -> RemoteAddress {
         RemoteAddress { address: self.memory.address(offset), rkey: self.region.rkey() }
     }
 
-    /// Returns true if `INLINE` bytes can be sent inline.
+    /// Returns true if [`INLINE`] bytes can be sent inline.
     pub(super) fn has_inline(&self) -> bool {
         self.qp.capacities().max_inline_data as usize >= INLINE
     }
 
-    /// Posts work with one doorbell. Each piece of more than one byte is gathered from two SGEs.
+    /// Posts work requests together. Data of more than one byte is gathered from two SGEs.
     pub(super) fn post(&mut self, work: &[Work]) -> Verdict {
         let mut pieces = Vec::with_capacity(work.len());
         let mut inline = Vec::with_capacity(work.len());
@@ -288,7 +286,7 @@ impl Link {
         self.post(&[Work { operation, offset, length, is_inline: false }])
     }
 
-    /// Sends `length` bytes of the source.
+    /// Sends `length` bytes from the source area.
     pub(super) fn send_source(&mut self, length: usize, seed: u64, manner: Manner) -> Verdict {
         let operation = match manner {
             Manner::Immediate => SendOperation::SendWithImmediate(immediate_of(seed)),
@@ -304,8 +302,7 @@ impl Link {
         self.finish()
     }
 
-    /// Sends a control message that makes the server end the connection. The end may be reported before the send
-    /// completes.
+    /// Sends a control message that makes the server end the connection. The end may be reported before the send completes.
     pub(super) fn send_last_control(&mut self, control: &ControlMessage) -> Verdict {
         self.is_ending = true;
         self.post_control(control)
@@ -318,7 +315,7 @@ impl Link {
         self.do_one(SendOperation::Send, offset, CONTROL_BYTES)
     }
 
-    /// Polls completions. Returns true if there were any, and an error if one failed.
+    /// Polls for completions. Returns true if there were any. Returns an error if one of them has failed.
     pub(super) fn pump(&mut self) -> Verdict<bool> {
         let mut batch = [Completion::default(); 16];
         let count = self.cq.poll(&mut batch);
@@ -400,7 +397,7 @@ impl Link {
         Ok(bytes)
     }
 
-    /// Counts the wrong bytes inside a message and past its end.
+    /// Returns the number of wrong bytes within a message and after its end.
     pub(super) fn judge(&self, arrival: Arrival, size: usize, seed: u64, manner: Manner) -> Verdict<u64> {
         equal("opcode of a receive", arrival.opcode, CompletionOpcode::Receive)?;
         equal("size of a message", arrival.length, size)?;
@@ -410,7 +407,7 @@ impl Link {
         Ok(wrong(&self.slots.memory, start, size, seed)? + touched(&self.slots.memory, start + size, GUARD)?)
     }
 
-    /// Blanks the buffer of a message and reposts it.
+    /// Blanks a message's buffer and posts it again.
     pub(super) fn release(&mut self, arrival: Arrival) -> Verdict {
         // A WRITE with immediate consumes a receive without writing to its buffer.
         blank(&self.slots.memory, arrival.slot * SLOT, arrival.length)?;
@@ -428,9 +425,9 @@ impl Link {
         Ok(inside + around)
     }
 
-    /// Closes this end. Moves the QP to ERR and waits until all its receives are flushed.
+    /// Closes this end: moves the QP to ERR, and waits until all its receives are flushed.
     pub(super) fn close(mut self) -> Verdict {
-        // Answers the peer's DREQ, if one has arrived. Otherwise the call is refused, and the error is ignored.
+        // Answer the peer's DREQ if one has arrived. Otherwise the call is refused, and its error is ignored.
         let _ = self.id.disconnect();
         let due = if self.slots.srq.is_none() { SLOTS } else { 0 };
         let mut deadline = Deadline::new();

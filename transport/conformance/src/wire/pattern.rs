@@ -1,14 +1,14 @@
-//! Patterns that identify their position, and the blank memory around them.
+//! Patterns whose bytes depend on their position, and the blank memory around them.
 
 use crate::check::Verdict;
 use trunkline_verbs::Memory;
 
 /// Value of bytes that must not be written.
 const BLANK: u8 = 0xee;
-/// Number of bytes compared at a time, a multiple of 8.
+/// Number of bytes that are compared at a time. It is a multiple of 8.
 const PIECE: usize = 4096;
 
-/// Fills `into` with a pattern's bytes from offset `first` on. SplitMix64 makes the bytes differ between offsets.
+/// Fills `into` with the bytes of a pattern from offset `first` on. SplitMix64 makes the bytes depend on the offset.
 fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     for (index, word) in into.chunks_mut(8).enumerate() {
         let place = (first / 8 + index) as u64;
@@ -20,14 +20,14 @@ fn bytes_of(seed: u64, first: usize, into: &mut [u8]) {
     }
 }
 
-/// Returns the first bytes of a pattern.
+/// Returns the first `length` bytes of a pattern.
 pub(super) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     bytes_of(seed, 0, &mut bytes);
     bytes
 }
 
-/// Writes a pattern.
+/// Writes a pattern to memory.
 pub(super) fn fill(memory: &Memory, offset: usize, length: usize, seed: u64) -> Verdict {
     pieces(length, |first, size| {
         let mut piece = [0; PIECE];
@@ -51,7 +51,7 @@ pub(super) fn wrong(memory: &Memory, offset: usize, length: usize, seed: u64) ->
     Ok(count)
 }
 
-/// Blanks memory.
+/// Fills memory with blank bytes.
 pub(super) fn blank(memory: &Memory, offset: usize, length: usize) -> Verdict {
     pieces(length, |first, size| Ok(memory.write(offset + first, &[BLANK; PIECE][..size])?))
 }

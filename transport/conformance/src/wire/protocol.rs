@@ -1,15 +1,15 @@
-//! The protocol between the two ends. A hello in the private data of the request and the reply is followed by control
-//! messages of 64 bytes.
+//! The protocol between the two ends. It begins with a hello in the private data of the request and the reply. Control
+//! messages of 64 bytes follow.
 
 use super::pattern::pattern;
 use crate::check::{Deviation, Verdict, check};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// Maximum lengths of private data, in bytes, in a request (contract rocev2 11.3), a reply and a refusal.
+/// Maximum sizes of the private data in a request (contract rocev2 11.3), a reply and a rejection, in bytes.
 pub(super) const REQUEST_BYTES: usize = 56;
 pub(super) const ANSWER_BYTES: usize = 196;
 pub(super) const REFUSAL_BYTES: usize = 148;
-/// Size of a control message in bytes.
+/// Size of a control message, in bytes.
 pub(super) const CONTROL_BYTES: usize = 64;
 
 const MAGIC: [u8; 4] = *b"TLw1";
@@ -18,15 +18,15 @@ const HELLO: usize = 24;
 /// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Transfers into receive queues of the QPs.
+    /// Transfers to the receive queues of the QPs.
     Queue,
-    /// Transfers into an SRQ at each end.
+    /// Transfers to an SRQ at each end.
     Srq,
     /// A connection that the server must refuse.
     Refuse,
 }
 
-/// Content of the private data, with the connection's purpose and the address of the sender's memory.
+/// The contents of private data: the connection's purpose and the address of the sender's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
@@ -46,7 +46,7 @@ impl Hello {
         bytes
     }
 
-    /// Parses the peer's private data, and checks every byte.
+    /// Parses the peer's private data and checks every byte.
     pub(super) fn from_private_data(bytes: &[u8], size: usize) -> Verdict<Self> {
         let failed = || {
             Deviation::Failed(format!(
@@ -72,34 +72,34 @@ impl Hello {
     }
 }
 
-/// An order to the server. Size, seed and number of the messages are in the control message.
+/// An order to the server. The control message contains the size, the seed and the number of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Check the messages that follow.
     Listen,
-    /// Check the messages that follow, but repost receives only after all are used up.
+    /// Check the messages that follow. Repost receives only after all receives have been used.
     Starve,
     /// Send messages.
     Send,
     /// Check the bytes in the sink.
     CheckSink,
-    /// Check the next message, a WRITE with immediate, and the sink.
+    /// Check the next message, which is a WRITE with immediate, and the sink.
     AwaitWrite,
     /// Fill the memory that the client READs.
     Offer,
-    /// WRITE into the client's sink.
+    /// WRITE to the client's sink.
     Write,
-    /// READ the client's offer and check it.
+    /// READ the client's offered memory and check it.
     Read,
     /// Change the client's word with atomics.
     Atomics,
-    /// Set the server's word to the seed, and report its previous value.
+    /// Set the server's word to the seed. The answer contains the previous value.
     Word,
     /// Expect this connection to fail.
     Break,
     /// Disconnect without an answer.
     Disconnect,
-    /// Stop the server when this connection has ended.
+    /// Stop the server after this connection has ended.
     Stop,
 }
 
@@ -119,7 +119,7 @@ const VERBS: [Verb; 13] = [
     Verb::Stop,
 ];
 
-/// An order, or the server's answer to it.
+/// An order, or the server's answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ControlMessage {
     pub(super) verb: Verb,
@@ -128,9 +128,9 @@ pub(super) struct ControlMessage {
     pub(super) count: u16,
     pub(super) size: u32,
     pub(super) seed: u64,
-    /// Number of wrong bytes, in an answer.
+    /// In an answer, the number of wrong bytes.
     pub(super) wrong: u64,
-    /// Previous value of the word, in an answer.
+    /// In an answer, the previous value of the word.
     pub(super) value: u64,
 }
 

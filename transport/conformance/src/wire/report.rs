@@ -1,10 +1,10 @@
-//! The output of an exchange, with one line per check and the totals.
+//! The output of a run: one line per check, and the totals.
 
 use crate::check::{Deviation, Verdict};
 use std::fmt::{Debug, Formatter};
 use std::io::Write;
 
-/// Prints the lines and counts bytes and failures.
+/// Prints lines, and counts bytes and failures.
 pub(super) struct Report<'a> {
     out: &'a mut dyn Write,
     bytes: u64,
@@ -23,13 +23,13 @@ impl<'a> Report<'a> {
         Self { out, bytes: 0, wrong: 0, failures: 0 }
     }
 
-    /// Prints a line and flushes it, because a script may wait for it.
+    /// Prints a line and flushes it. A script may wait for the line.
     pub(super) fn note(&mut self, text: &str) {
-        // Errors are ignored. Without a reader, the exit status still reports the result.
+        // Errors are ignored, because the exit status still reports the result.
         let _ = writeln!(self.out, "{text}").and_then(|()| self.out.flush());
     }
 
-    /// Counts the bytes that either end has checked.
+    /// Adds bytes that either end has checked to the totals.
     pub(super) fn count(&mut self, bytes: usize, wrong: u64) {
         self.bytes += bytes as u64;
         self.wrong += wrong;

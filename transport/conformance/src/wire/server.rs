@@ -12,12 +12,12 @@ use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, ConnectParameters}
 #[derive(Debug)]
 struct Session {
     link: Link,
-    /// True once the client's RTU has arrived. A kernel does not end the connection before that, although
-    /// messages may arrive.
+    /// True after the client's RTU has arrived. A kernel does not end the connection before the RTU, although messages may
+    /// arrive.
     is_established: bool,
-    /// True if the client announced that the connection will fail.
+    /// True if the client has announced that the connection will fail.
     may_fail: bool,
-    /// The deviation if a send was flushed. A flush is allowed if the client has ended the connection, because a
+    /// The deviation that a flushed send represents. A flush is allowed if the client has ended the connection, because a
     /// client may disconnect before it acknowledges the answer.
     flushed: Option<Deviation>,
     is_last: bool,
@@ -51,7 +51,7 @@ pub(super) fn serve(station: &Station, port: u16, report: &mut Report<'_>) -> Ve
 }
 
 impl Server<'_> {
-    /// Handles one round of events and messages. Returns true if any were handled.
+    /// Handles available events and messages. Returns true if there were any.
     fn turn(&mut self, report: &mut Report<'_>) -> bool {
         let mut busy = false;
         while let Some(event) = self.station.event_now() {
@@ -71,7 +71,7 @@ impl Server<'_> {
                     } else if !session.may_fail {
                         report.fail("server-connection", &error);
                     }
-                    // The only possible next event is the end of the connection.
+                    // The next event can only be the end of the connection.
                     session.may_fail = true;
                 }
             }
@@ -120,7 +120,7 @@ impl Server<'_> {
         let Some(index) = self.sessions.iter().position(|session| session.link.id.number() == id) else {
             return Ok(()); // the connection was refused or has already ended
         };
-        // Handle messages that arrived before the session ended.
+        // Handle the messages that arrived before the connection ended.
         let mut session = self.sessions.swap_remove(index);
         while session.turn(report).unwrap_or(false) {}
         self.is_over |= session.is_last;
@@ -129,8 +129,8 @@ impl Server<'_> {
 }
 
 impl Session {
-    /// Polls completions, and executes one control message if available. Returns true if there was a completion or a
-    /// message.
+    /// Polls for completions, and executes one control message if one is available. Returns true if there was a completion
+    /// or a message.
     fn turn(&mut self, report: &mut Report<'_>) -> Verdict<bool> {
         if self.may_fail || !self.is_established {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! One end's device, its connection events, and the time limit of every wait.
+//! The device of one end, the events of its connections, and the time limit of its waits.
 
 use super::link::{Link, Slots};
 use super::protocol::{ANSWER_BYTES, Hello, Purpose};
@@ -14,14 +14,14 @@ use trunkline_verbs::{
     ProtectionDomain, QpType,
 };
 
-/// Maximum time for which the peer may be silent. The peer may be an emulated machine on a loaded host, behind a link
-/// with loss.
+/// Maximum time without progress by the peer. The peer may run on an emulated machine on a loaded host, behind a lossy
+/// link.
 const BOUND: Duration = Duration::from_secs(60);
-/// Number of polls without a result before a wait sleeps between polls.
+/// Number of polls without a result after which a wait sleeps between polls.
 const LOOKS: u32 = 200;
 const NAP: Duration = Duration::from_micros(100);
 
-/// A bounded wait.
+/// The end of a bounded wait.
 #[derive(Debug)]
 pub(super) struct Deadline {
     until: Instant,
@@ -33,7 +33,7 @@ impl Deadline {
         Self { until: Instant::now() + BOUND, looks: 0 }
     }
 
-    /// Yields or sleeps for a short time. Fails after the time limit.
+    /// Yields or sleeps briefly. Returns an error after the time limit.
     pub(super) fn wait(&mut self, otherwise: impl FnOnce() -> String) -> Verdict {
         self.looks += 1;
         if self.looks < LOOKS {
@@ -48,7 +48,7 @@ impl Deadline {
     }
 }
 
-/// One end's device and the objects that its connections share.
+/// The device of one end, and the objects that its connections share.
 #[derive(Debug)]
 pub(super) struct Station {
     pub(super) device: Arc<dyn Device>,
@@ -56,7 +56,7 @@ pub(super) struct Station {
     pub(super) own: IpAddr,
     channel: Arc<dyn CmChannel>,
     srq: RefCell<Option<Rc<Slots>>>,
-    /// Events that callers have not taken yet.
+    /// Events that have not been taken by their callers.
     waiting: RefCell<VecDeque<CmEvent>>,
 }
 
@@ -67,7 +67,7 @@ impl Station {
         Ok(Self { device, pd, own, channel, srq: RefCell::default(), waiting: RefCell::default() })
     }
 
-    /// Returns the receives shared by all connections with an SRQ.
+    /// Returns the receives that all connections with an SRQ share.
     pub(super) fn srq_slots(&self) -> Verdict<Rc<Slots>> {
         let mut srq = self.srq.borrow_mut();
         if let Some(slots) = &*srq {
@@ -93,7 +93,7 @@ impl Station {
         Ok(self.device.connection_manager().create_endpoint(&request, &self.channel)?)
     }
 
-    /// Returns the next event of any endpoint, if there is one.
+    /// Returns the next event of any endpoint without blocking.
     pub(super) fn event_now(&self) -> Option<CmEvent> {
         self.waiting.borrow_mut().pop_front().or_else(|| self.channel.next_event())
     }

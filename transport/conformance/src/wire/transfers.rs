@@ -1,4 +1,4 @@
-//! Transfers between the ends of a connection, used by client and server.
+//! Transfers between the ends of a connection, for both the client and the server.
 
 use super::link::{Area, Arrival, Link, OLD_VALUE, SLOTS, WORD, Work, immediate_of};
 use super::pattern::fill;
@@ -6,16 +6,16 @@ use super::protocol::{ControlMessage, Manner};
 use crate::check::{Verdict, check, equal};
 use trunkline_verbs::{CompletionOpcode, SendOperation};
 
-/// Value of the word before the sequence of atomics; `LAST_VALUE` is the value after it.
+/// Values of the word before and after the sequence of atomics.
 pub(super) const FIRST_VALUE: u64 = 0xffff_ffff_0000_0007;
 pub(super) const LAST_VALUE: u64 = 0x0123_4567_89ab_cdef;
 
 impl Link {
-    /// Sends messages of one size, each with its own pattern.
+    /// Sends messages of one size, each with a different pattern.
     pub(super) fn send_messages(&mut self, control: &ControlMessage) -> Verdict {
         for index in 0..u64::from(control.count) {
             let seed = control.seed + index;
-            // Outstanding sends still read from the same memory.
+            // Outstanding sends may still be reading from this memory.
             if control.manner != Manner::Inline {
                 self.finish()?;
             }
@@ -25,7 +25,7 @@ impl Link {
         self.finish()
     }
 
-    /// Sends the same message many times with one doorbell.
+    /// Posts the same message several times with one doorbell.
     pub(super) fn send_burst(&mut self, control: &ControlMessage) -> Verdict {
         fill(&self.memory, Area::Source.offset(), control.size(), control.seed)?;
         let (offset, length) = (Area::Source.offset(), control.size());
@@ -34,7 +34,7 @@ impl Link {
         self.finish()
     }
 
-    /// Receives messages from `send_messages` (`step` 1) or `send_burst` (0). Returns the number of wrong
+    /// Receives the messages of `send_messages` (`step` 1) or of `send_burst` (`step` 0). Returns the number of wrong
     /// bytes.
     pub(super) fn take_messages(
         &mut self,
@@ -55,7 +55,7 @@ impl Link {
         Ok(wrong)
     }
 
-    /// Writes into the peer's sink.
+    /// WRITEs to the peer's sink.
     pub(super) fn write(&mut self, size: usize, seed: u64, manner: Manner) -> Verdict {
         let sink = self.remote(Area::Sink.offset());
         fill(&self.memory, Area::Source.offset(), size, seed)?;
@@ -78,7 +78,7 @@ impl Link {
         self.judge_area(Area::Sink, size, seed)
     }
 
-    /// READs the peer's offer. Returns the number of wrong bytes.
+    /// READs the memory that the peer offers. Returns the number of wrong bytes.
     pub(super) fn read(&mut self, size: usize, seed: u64) -> Verdict<u64> {
         let offer = self.remote(Area::Offer.offset());
         self.do_one(SendOperation::RdmaRead(offer), Area::Landing.offset(), size)?;
@@ -91,7 +91,7 @@ impl Link {
         fill(&self.memory, Area::Offer.offset(), size, seed)
     }
 
-    /// Changes the peer's word from the first to the last value with atomics, and checks each old value.
+    /// Changes the peer's word from [`FIRST_VALUE`] to [`LAST_VALUE`] with atomics, and checks each previous value.
     pub(super) fn change_word(&mut self) -> Verdict {
         let remote = self.remote(WORD);
         let added = FIRST_VALUE.wrapping_add(u64::from(u32::MAX));
@@ -121,7 +121,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sets this end's word, which the peer changes. Returns the previous value.
+    /// Sets the word at this end, which the peer changes. Returns the previous value.
     pub(super) fn set_word(&self, value: u64) -> Verdict<u64> {
         let old = self.memory.load(WORD)?;
         self.memory.write(WORD, &value.to_ne_bytes())?;

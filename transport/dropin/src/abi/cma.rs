@@ -1,4 +1,4 @@
-//! `<rdma/rdma_cma.h>`: ids, events, addresses, parameters.
+//! `<rdma/rdma_cma.h>`: ids, events, addresses and parameters.
 
 use super::{
     ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_gid, ibv_pd, ibv_qp, ibv_sa_path_rec, ibv_srq,

@@ -1,4 +1,4 @@
-//! The constants that this library uses from the headers.
+//! Constants from the headers that this library uses.
 
 use std::ffi::c_uint;
 
@@ -6,7 +6,7 @@ macro_rules! codes {
     ($list:ident; $($name:ident: $kind:ty = $value:expr;)*) => {
         $(pub const $name: $kind = $value;)*
 
-        /// Returns all constants, for comparison with the headers.
+        /// Returns all constants, to be compared with the headers.
         #[cfg(test)]
         pub(super) fn $list() -> Vec<(&'static str, u64)> {
             vec![$((stringify!($name), u64::from($value as u32))),*]

@@ -1,13 +1,13 @@
-//! The opened device and its tables of functions.
+//! An open device and its function tables.
 //!
-//! Most inline functions of the header return `EOPNOTSUPP` if a table entry is `None`; some do not check
-//! for it, see `verbs::ops`.
+//! Most inline functions in the header return `EOPNOTSUPP` if their table entry is `None`. `verbs::ops` lists the ones that
+//! do not check the entry.
 
 use super::*;
 use libc::pthread_mutex_t;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// An obsolete entry, or an entry that this device does not support.
+/// An entry that is obsolete or that this device does not support.
 pub type Unused = *const c_void;
 
 #[repr(C)]
@@ -69,7 +69,7 @@ pub struct ibv_values_ex {
     pub raw_clock: libc::timespec,
 }
 
-/// Contains an `ibv_context` as its last field; C finds it from there by subtracting the offset.
+/// The structure around an `ibv_context`, which is its last field. C subtracts the field's offset to find the structure.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {

@@ -1,4 +1,4 @@
-//! Completion queues and channels, work completions, asynchronous events.
+//! Completion queues, completion channels, work completions and asynchronous events.
 
 use super::{ibv_context, ibv_pd, ibv_qp, ibv_srq};
 use libc::{pthread_cond_t, pthread_mutex_t};
@@ -33,7 +33,7 @@ pub struct ibv_wc {
     pub opcode: c_uint,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Immediate data in network order, as in the packet.
+    /// Immediate data in network byte order, as in the packet.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,

@@ -32,7 +32,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// The structure around a device in providers' libraries; libmlx5 compares `ops` with its own table.
+/// The structure around a device that providers' libraries use. libmlx5 compares `ops` with its own table.
 #[repr(C)]
 pub struct verbs_device {
     pub device: ibv_device,

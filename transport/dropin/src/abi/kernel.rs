@@ -1,4 +1,4 @@
-//! Structures of the kernel's interface that rdma-core converts.
+//! Structures of the kernel's interface that rdma-core converts to and from its own.
 
 use super::{ibv_gid, ibv_qp_cap};
 use std::ffi::c_int;

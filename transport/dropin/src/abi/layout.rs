@@ -1,8 +1,8 @@
-//! The layout of the structures as text, which the test compares with `exports/layout.txt`.
+//! The layout of the structures as text. A test compares the text with `exports/layout.txt`.
 //!
-//! Each line of that file is `NAME VALUE`. The name is the C expression for the size of a structure, the offset of a
-//! field, or the value of a constant. `deploy/checks/30-abi.sh` builds a C program from the expressions and compares
-//! its output with the same file.
+//! Each line of that file has the form `NAME VALUE`. The name is the C expression for a structure's size, a field's offset
+//! or a constant's value. `deploy/checks/30-abi.sh` builds a C program from the expressions and compares its output with
+//! the same file.
 
 use super::*;
 use std::fmt::Write;

@@ -1,9 +1,9 @@
 //! `cargo dropin`: builds `libibverbs.so.1` and `librdmacm.so.1` in `target/dropin/`.
 //!
-//! The C compiler links the static library of this crate with the version script of each shared library. Rustc cannot,
-//! since it passes its own version script and the linker accepts only one. All code is in `libibverbs.so.1`, so that
-//! both libraries share one device; `librdmacm.so.1` contains a jump for each symbol. `--library FILE` links an
-//! existing static library.
+//! The C compiler links this crate's static library with the version script of each shared library. Rustc cannot do this,
+//! because it passes its own version script and the linker accepts only one. All code is in `libibverbs.so.1`, so that both
+//! libraries share one device. For each symbol, `librdmacm.so.1` contains a jump. `--library FILE` links an existing static
+//! library.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use std::{env, fs, io};
 
 const VERBS_MAP: &str = include_str!("../../exports/libibverbs.map");
 const CM_MAP: &str = include_str!("../../exports/librdmacm.map");
-/// The prefix of librdmacm's functions in `libibverbs.so.1`.
+/// Prefix of librdmacm's functions in `libibverbs.so.1`.
 const INNER: &str = "trunkline_";
 
 fn main() -> ExitCode {
@@ -45,7 +45,7 @@ fn make() -> Result<PathBuf, String> {
     let cm = symbols(CM_MAP);
 
     let verbs_map = directory.join("libibverbs.map");
-    // The symbols that librdmacm jumps to have a separate version.
+    // The targets of librdmacm's jumps have a separate symbol version.
     let inner: String = cm.iter().map(|symbol| format!("        {INNER}{symbol};\n")).collect();
     let script = format!("{VERBS_MAP}\nTRUNKLINE_1 {{\n    global:\n{inner}}};\n");
     fs::write(&verbs_map, script).map_err(failed)?;
@@ -69,7 +69,7 @@ fn make() -> Result<PathBuf, String> {
 
     for (name, of) in [("libibverbs.so", "libibverbs.so.1"), ("librdmacm.so", "librdmacm.so.1")] {
         let link = directory.join(name);
-        // Programs are linked against the unversioned name. The link may remain from an earlier build.
+        // Programs are linked with the unversioned name. The link may already exist from an earlier build.
         let _from_before = fs::remove_file(&link);
         std::os::unix::fs::symlink(of, &link).map_err(failed)?;
     }
@@ -79,7 +79,7 @@ fn make() -> Result<PathBuf, String> {
     Ok(directory)
 }
 
-/// Builds the static library in the profile of this program, and returns its path.
+/// Builds the static library with the profile of this program. Returns the library's path.
 fn static_library(profile: &Path) -> Result<PathBuf, String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let name =
@@ -117,7 +117,7 @@ fn symbols(map: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Returns a jump for each function, through the procedure linkage table.
+/// Returns assembly code with a jump for each function, through the procedure linkage table.
 fn jumps(cm: &[&str]) -> String {
     let jump = if cfg!(target_arch = "aarch64") { "b" } else { "jmp" };
     let place = if cfg!(target_arch = "aarch64") { "" } else { "@PLT" };

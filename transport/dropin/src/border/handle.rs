@@ -1,9 +1,8 @@
-//! Objects of this library that programs hold pointers to.
+//! Objects of this library to which programs hold pointers.
 //!
-//! C programs get a structure that is part of an object of the library. [`hand_out`] creates both, a
-//! [`Handle`] finds the object of a structure, and [`Handle::release`] destroys both. Programs read and write
-//! fields of the structure at any time, so no reference to it is ever formed: each [`Field`] is copied in and
-//! out separately.
+//! C programs receive a structure that is part of an object of the library. [`hand_out`] creates both, a [`Handle`] finds a
+//! structure's object, and [`Handle::release`] destroys both. Programs may read and write fields of the structure at any
+//! time, so no reference to it is ever formed. Each [`Field`] is copied in and out separately.
 
 use super::Errno;
 use std::marker::PhantomData;
@@ -13,15 +12,15 @@ use std::ptr::NonNull;
 /// A C structure that is part of an object of this library.
 ///
 /// # Safety
-/// Every `Object` contains a `Self` inside of an `UnsafeCell`, `OFFSET` bytes from its start.
+/// Every `Object` must contain a `Self` inside an `UnsafeCell`, `OFFSET` bytes from the object's start.
 pub(crate) unsafe trait Structure {
-    /// The library's object around the structure.
+    /// The library's object that contains the structure.
     type Object;
-    /// The structure's distance in bytes from the start of its object.
+    /// Offset of the structure from the start of its object, in bytes.
     const OFFSET: usize = 0;
 }
 
-/// An object of this library, found through its C structure, which the program passes.
+/// A reference to an object of this library. The program passes it as a pointer to the object's C structure.
 #[derive(Debug)]
 pub(crate) struct Handle<'a, C: Structure> {
     structure: NonNull<C>,
@@ -37,17 +36,17 @@ impl<C: Structure> Clone for Handle<'_, C> {
 impl<C: Structure> Copy for Handle<'_, C> {}
 
 impl<'a, C: Structure> Handle<'a, C> {
-    /// Returns the object of a required pointer; `EINVAL` for null.
+    /// Returns the object for a required pointer, or `EINVAL` if the pointer is null.
     ///
     /// # Safety
-    /// `pointer` is null, or [`hand_out`] returned it and the object is not released during `'a`. The program
-    /// must pass only such pointers, and destroy no object while a call uses it.
+    /// `pointer` must be null or come from [`hand_out`], and the object must not be released during `'a`. The program must
+    /// pass only such pointers, and must not destroy an object while a call uses it.
     pub(crate) unsafe fn new(pointer: *mut C) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Returns the object of an optional pointer; `None` for null.
+    /// Returns the object for an optional pointer, or `None` if the pointer is null.
     ///
     /// # Safety
     /// Same as [`Self::new`].
@@ -55,22 +54,22 @@ impl<'a, C: Structure> Handle<'a, C> {
         NonNull::new(pointer).map(|structure| Self { structure, object: PhantomData })
     }
 
-    /// Returns the object whose structure is at an address that [`Self::address`] returned.
+    /// Returns the object whose structure has an address that [`Self::address`] returned.
     ///
     /// # Safety
-    /// The object is not released during `'a`.
+    /// The object must not be released during `'a`.
     pub(crate) unsafe fn at(address: usize) -> Result<Self, Errno> {
         // SAFETY: `hand_out` exposed the structure's provenance, and by this function's contract the object is not
         // released.
         unsafe { Self::new(std::ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// Returns the structure, as the program holds it.
+    /// Returns the pointer that the program holds.
     pub(crate) fn as_ptr(self) -> *mut C {
         self.structure.as_ptr()
     }
 
-    /// Returns the structure's address, which is the object's key in tables.
+    /// Returns the address of the structure, which is the object's key in tables.
     pub(crate) fn address(self) -> usize {
         self.structure.addr().get()
     }
@@ -98,7 +97,7 @@ impl<'a, C: Structure> Handle<'a, C> {
     /// Releases the object and its structure.
     ///
     /// # Safety
-    /// The object is alive. Neither the calling program, nor a table of the library, nor another handle uses it
+    /// The object must be alive. The calling program, the tables of the library and other handles must not use it
     /// afterwards.
     pub(crate) unsafe fn release(self) {
         // SAFETY: `hand_out` created the box with the structure at this distance from its start, and by
@@ -116,8 +115,8 @@ impl<C: Structure> Deref for Handle<'_, C> {
     }
 }
 
-/// Moves an object to the heap, so that the program can hold a pointer to its structure. The handle is
-/// valid until [`Handle::release`].
+/// Moves an object to the heap, so that the program can hold a pointer to its structure. The handle is valid until
+/// [`Handle::release`].
 pub(crate) fn hand_out<'a, C: Structure>(object: C::Object) -> Handle<'a, C> {
     let structure = NonNull::from(Box::leak(Box::new(object))).cast::<C>();
     // SAFETY: by the contract of `Structure` the structure is inside of the object, at this offset.
@@ -142,10 +141,10 @@ impl<C, F> Clone for Field<C, F> {
 impl<C, F> Copy for Field<C, F> {}
 
 impl<C, F> Field<C, F> {
-    /// Creates the field `offset` bytes into the structure. `_types` determines the types.
+    /// Creates the field at `offset` in the structure, in bytes. `_types` determines the types.
     ///
     /// # Safety
-    /// There is an `F` at that offset of every `C`.
+    /// Every `C` must contain an `F` at that offset.
     pub(crate) const unsafe fn new(offset: usize, _types: fn(&C) -> &F) -> Self {
         Self { offset, types: PhantomData }
     }

@@ -1,8 +1,7 @@
-//! Memory that the program lends to the library for the length of one call.
+//! Memory that the program lends to the library for one call.
 //!
-//! Only the constructors are unsafe. Each states its conditions, and the exported function that calls it takes them
-//! from its manual page. `'a` must not be longer than the call, because the program may reuse the memory when the
-//! function returns.
+//! Only the constructors are unsafe. Each states its conditions, and the exported function that calls it derives them from
+//! its manual page. `'a` must not outlast the call, because the program may reuse the memory when the function returns.
 
 use super::Errno;
 use std::ffi::{CStr, c_char};
@@ -10,7 +9,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A structure, array or C string to read.
+/// A structure, array or C string that the library reads.
 #[derive(Debug)]
 pub(crate) struct In<'a, T: ?Sized>(&'a T);
 
@@ -23,16 +22,16 @@ impl<T: ?Sized> Clone for In<'_, T> {
 impl<T: ?Sized> Copy for In<'_, T> {}
 
 impl<'a, T> In<'a, T> {
-    /// Takes a required structure; `EINVAL` for null.
+    /// Wraps a required structure. Returns `EINVAL` if the pointer is null.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to a `T` that is not changed during `'a`.
+    /// `pointer` must be null, or be aligned and point to a `T` that is not changed during `'a`.
     pub(crate) unsafe fn new(pointer: *const T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes an optional structure; `None` for null.
+    /// Wraps an optional structure. Returns `None` if the pointer is null.
     ///
     /// # Safety
     /// Same as [`Self::new`].
@@ -43,11 +42,11 @@ impl<'a, T> In<'a, T> {
 }
 
 impl<'a, T> In<'a, [T]> {
-    /// Takes an array of `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
+    /// Wraps an array of `length` elements. If `length` is 0, the pointer is ignored. Otherwise a null pointer is `EINVAL`.
     ///
     /// # Safety
-    /// If `length` is not 0, `pointer` is null, or it is aligned and points to `length` elements that are not
-    /// changed during `'a`.
+    /// If `length` is not 0, `pointer` must be null, or be aligned and point to `length` elements that are not changed
+    /// during `'a`.
     pub(crate) unsafe fn array(pointer: *const T, length: usize) -> Result<Self, Errno> {
         if length == 0 {
             return Ok(Self(&[]));
@@ -61,10 +60,10 @@ impl<'a, T> In<'a, [T]> {
 }
 
 impl<'a> In<'a, CStr> {
-    /// Takes a C string. Null is `EINVAL`.
+    /// Wraps a C string. Returns `EINVAL` if the pointer is null.
     ///
     /// # Safety
-    /// `pointer` is null, or points to characters that end with a zero and are not changed during `'a`.
+    /// `pointer` must be null, or point to characters that end with a zero and are not changed during `'a`.
     pub(crate) unsafe fn text(pointer: *const c_char) -> Result<Self, Errno> {
         if pointer.is_null() {
             return Err(Errno::EINVAL);
@@ -82,21 +81,21 @@ impl<T: ?Sized> Deref for In<'_, T> {
     }
 }
 
-/// A structure from which the library reads requested values, and to which it writes the granted ones.
+/// A structure that contains the requested values before a call and the granted values after it.
 #[derive(Debug)]
 pub(crate) struct InOut<'a, T>(&'a mut T);
 
 impl<'a, T> InOut<'a, T> {
-    /// Takes a required structure; `EINVAL` for null.
+    /// Wraps a required structure. Returns `EINVAL` if the pointer is null.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to a `T` that is not accessed elsewhere during `'a`.
+    /// `pointer` must be null, or be aligned and point to a `T` that is not accessed elsewhere during `'a`.
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes an optional structure; `None` for null.
+    /// Wraps an optional structure. Returns `None` if the pointer is null.
     ///
     /// # Safety
     /// Same as [`Self::new`].
@@ -128,17 +127,16 @@ pub(crate) struct Out<'a, T> {
 }
 
 impl<T> Out<'_, T> {
-    /// Takes memory for a required result; `EINVAL` for null.
+    /// Wraps memory for a required result. Returns `EINVAL` if the pointer is null.
     ///
     /// # Safety
-    /// `pointer` is null, or is aligned and points to memory for a `T` that is not used elsewhere during
-    /// `'a`.
+    /// `pointer` must be null, or be aligned and point to memory for a `T` that is not used elsewhere during `'a`.
     pub(crate) unsafe fn new(pointer: *mut T) -> Result<Self, Errno> {
         // SAFETY: this function's contract is the same.
         unsafe { Self::optional(pointer) }.ok_or(Errno::EINVAL)
     }
 
-    /// Takes memory for an optional result.
+    /// Wraps memory for an optional result. Returns `None` if the pointer is null.
     ///
     /// # Safety
     /// Same as [`Self::new`].
@@ -162,11 +160,11 @@ pub(crate) struct OutArray<'a, T> {
 }
 
 impl<T> OutArray<'_, T> {
-    /// Takes memory for `length` elements. With length 0 the pointer is ignored; otherwise null is `EINVAL`.
+    /// Wraps memory for `length` elements. If `length` is 0, the pointer is ignored. Otherwise a null pointer is `EINVAL`.
     ///
     /// # Safety
-    /// If `length` is not 0, `start` is null, or it is aligned and points to memory for `length` elements that
-    /// is not used elsewhere during `'a`.
+    /// If `length` is not 0, `start` must be null, or be aligned and point to memory for `length` elements that is not used
+    /// elsewhere during `'a`.
     pub(crate) unsafe fn new(start: *mut T, length: usize) -> Result<Self, Errno> {
         if length > 0 && start.is_null() {
             return Err(Errno::EINVAL);
@@ -182,23 +180,23 @@ impl<T> OutArray<'_, T> {
     }
 }
 
-/// Memory for a result, of a size that the program passes because its header may be older or newer than this library.
-/// The memory may have any alignment.
+/// Memory for a result. The program passes its size, because its header may be older or newer than this library. The memory
+/// may have any alignment.
 #[derive(Debug)]
 pub(crate) struct OutBytes<'a>(OutArray<'a, u8>);
 
 impl OutBytes<'_> {
-    /// Takes memory of `size` bytes; `EINVAL` for null unless `size` is 0.
+    /// Wraps memory of `size` bytes. Returns `EINVAL` if the pointer is null and `size` is not 0.
     ///
     /// # Safety
-    /// If `size` is not 0, `start` is null or points to `size` bytes that are not used elsewhere during `'a`.
+    /// If `size` is not 0, `start` must be null or point to `size` bytes that are not used elsewhere during `'a`.
     pub(crate) unsafe fn new<T>(start: *mut T, size: usize) -> Result<Self, Errno> {
         // SAFETY: bytes need no alignment, and the pointer is valid by this function's contract.
         Ok(Self(unsafe { OutArray::new(start.cast(), size)? }))
     }
 
-    /// Stores as much of `value` as fits into the `size` bytes at `offset`, and fills the remaining bytes with zeros.
-    /// The `size` bytes are inside the memory.
+    /// Stores as much of `value` as fits into the `size` bytes at `offset`, and fills the remaining bytes with zeros. The
+    /// `size` bytes must be within the memory.
     pub(crate) fn write_at<T: Copy>(&self, offset: usize, size: usize, value: &T) {
         assert!(offset.checked_add(size).is_some_and(|end| end <= self.0.length));
         let known = size.min(size_of::<T>());
@@ -211,12 +209,12 @@ impl OutBytes<'_> {
         }
     }
 
-    /// Stores as much of `value` as fits, and fills the remaining bytes with zeros.
+    /// Stores as much of `value` as fits into the memory, and fills the remaining bytes with zeros.
     pub(crate) fn write<T: Copy>(&self, value: &T) {
         self.write_at(0, self.0.length, value);
     }
 
-    /// Stores a text with its terminating zero; `EINVAL` if they do not fit.
+    /// Stores a text and a terminating zero. Returns `EINVAL` if they do not fit.
     pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Errno> {
         if text.len() >= self.0.length {
             return Err(Errno::EINVAL);

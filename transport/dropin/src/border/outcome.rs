@@ -1,7 +1,7 @@
-//! Conversion of results and panics of exported functions to error numbers, values and objects.
+//! Conversion of results and panics of exported functions to error numbers, return values and pointers.
 //!
-//! Every exported function runs its body through one of the functions here. A panic is a bug of this library, for
-//! which the program gets `EIO` instead of undefined behaviour.
+//! Every exported function runs its body through one of these functions. A panic is a bug in this library. The program then
+//! gets `EIO` instead of undefined behaviour.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_int;
@@ -21,7 +21,7 @@ impl Errno {
     pub(crate) const ENODATA: Self = Self(libc::ENODATA);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
 
-    /// Stores the number in the calling thread's `errno`.
+    /// Sets the calling thread's `errno` to this number.
     pub(crate) fn set(self) {
         nix::errno::Errno::set_raw(self.0);
     }
@@ -45,12 +45,12 @@ impl From<nix::errno::Errno> for Errno {
     }
 }
 
-/// Runs `body`; returns `fallback` if it panics.
+/// Runs `body` and returns its result, or `fallback` if it panics.
 pub(crate) fn guarded<T>(fallback: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(fallback)
 }
 
-/// Runs `body`, and returns 0 or a positive error number.
+/// Runs `body`. Returns 0 on success, and a positive error number on failure.
 pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(Err(Errno::EIO), body) {
         Ok(()) => 0,
@@ -61,7 +61,7 @@ pub(crate) fn status(body: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// Runs `body`, and returns its value, or sets `errno` and returns -1.
+/// Runs `body` and returns its value. On failure, sets `errno` and returns -1.
 pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();
@@ -69,7 +69,7 @@ pub(crate) fn value(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// Runs `body`, and returns its object, or sets `errno` and returns NULL.
+/// Runs `body` and returns its pointer. On failure, sets `errno` and returns NULL.
 pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(Err(Errno::EIO), body).unwrap_or_else(|errno| {
         errno.set();
@@ -77,7 +77,7 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
     })
 }
 
-/// Returns the pointer that a C function returned, or the `errno` that it set with NULL.
+/// Returns the pointer that a C function returned. If it is NULL, returns the `errno` that the function set.
 pub(crate) fn made<T>(pointer: *mut T) -> Result<*mut T, Errno> {
     if pointer.is_null() { Err(Errno(nix::errno::Errno::last_raw())) } else { Ok(pointer) }
 }

@@ -1,4 +1,4 @@
-//! Addresses of an id, and of the path to its peer, in its C structure.
+//! Addresses of an id and of the path to its peer, as stored in the id's C structure.
 
 use super::fields::{DESTINATION, GIDS, Id, PATH, PATH_COUNT, PD, PORT, SOURCE, VERBS};
 use super::host::host;
@@ -12,8 +12,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use trunkline_verbs::{Device, Gid, PKEY_DEFAULT};
 
 impl Id<'_> {
-    /// Stores the endpoint's addresses in the C structure, and the device once an address determines it. A listener on
-    /// all addresses has no device.
+    /// Stores the endpoint's addresses in the C structure, and the device if an address determines it. A listener on all
+    /// addresses has no device.
     pub(super) fn show_addresses(self) -> Result<(), Errno> {
         let (local, peer) = (self.endpoint.local_address(), self.endpoint.peer_address());
         self.set(SOURCE, sockaddr::stored(local));
@@ -72,10 +72,10 @@ fn active_mtu() -> u8 {
     port.map_or(3, |port| port.active_mtu.code())
 }
 
-/// Returns true if an id that is bound to this address has no device. The kernel assigns no device to ids bound to
-/// loopback addresses. Here localhost is an address of the device, unless the user configured other addresses for the
-/// device. Servers that use libfabric advertise localhost if their id has a device there, and the device's own address
-/// otherwise.
+/// Returns true if an id that is bound to this address has no device. The kernel assigns no device to ids that are bound to
+/// loopback addresses. In contrast, localhost is an address of this device unless the user has configured other addresses
+/// for it. A server that uses libfabric advertises localhost if its id has a device there, and otherwise the device's own
+/// address.
 fn names_no_device(ip: IpAddr) -> Result<bool, Errno> {
     Ok(ip == Ipv4Addr::LOCALHOST && host().device()?.is_named_without(ip))
 }
@@ -84,7 +84,7 @@ fn gid(address: SocketAddr) -> ibv_gid {
     ibv_gid { raw: Gid::from(address.ip()).0 }
 }
 
-/// `rdma_get_src_port(3)`: the id's own port in network order, 0 if it has none.
+/// `rdma_get_src_port(3)`: returns the id's own port in network byte order, or 0 if it has none.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     guarded(0, || port(unsafe { Handle::optional(id) }, SOURCE))
 }
 
-/// `rdma_get_dst_port(3)`: the peer's port in network order, 0 if there is no peer.
+/// `rdma_get_dst_port(3)`: returns the peer's port in network byte order, or 0 if there is no peer.
 ///
 /// # Safety
 /// The id is not destroyed.

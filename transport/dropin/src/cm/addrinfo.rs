@@ -6,8 +6,8 @@ use libc::{addrinfo, c_char, sockaddr, socklen_t};
 use std::ffi::{CStr, CString, c_int, c_uint};
 use std::ptr::{null, null_mut};
 
-/// `rdma_getaddrinfo(3)`: looks up the addresses of a node and a service, or takes them from the hints. A
-/// failure of the host's resolver is returned as its own number (`EAI_*`).
+/// `rdma_getaddrinfo(3)`: looks up the addresses of a node and a service, or takes them from the hints. If the host's
+/// resolver fails, returns the resolver's own error number (`EAI_*`).
 ///
 /// # Safety
 /// `node` and `service` are null or C strings; `hints` is null, or may be read together with its
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     })
 }
 
-/// The result, before its conversion to C.
+/// The result before its conversion to C.
 #[derive(Default)]
 struct Found {
     flags: c_int,
@@ -72,7 +72,7 @@ impl Found {
         self.destination = unsafe { bytes(hints.ai_dst_addr, hints.ai_dst_len) };
     }
 
-    /// Queries the host's resolver. Returns the resolver's error number, or 0.
+    /// Queries the host's resolver. Returns 0 or the resolver's error number.
     ///
     /// # Safety
     /// `node` and `service` are null or C strings.
@@ -152,7 +152,7 @@ impl Found {
     }
 }
 
-/// Returns an address in newly allocated memory that fits an address of any family.
+/// Copies an address to newly allocated memory that has room for an address of any family.
 fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     if bytes.is_empty() {
         return (null_mut(), 0);
@@ -164,8 +164,8 @@ fn lend(bytes: Vec<u8>) -> (*mut sockaddr, socklen_t) {
     (Box::into_raw(storage).cast(), socklen_t::try_from(length).unwrap_or(0))
 }
 
-/// Returns a copy of an address with the length that the program passes. As in librdmacm, the length is checked by the
-/// call that uses the address.
+/// Returns a copy of an address with the length that the program passes. As in librdmacm, the call that uses the address
+/// checks the length.
 ///
 /// # Safety
 /// `address` is null, or points to `given` bytes that may be read.
@@ -178,7 +178,7 @@ unsafe fn bytes(address: *const sockaddr, given: socklen_t) -> Vec<u8> {
     unsafe { In::array(address.cast::<u8>(), given) }.map(|bytes| bytes.to_vec()).unwrap_or_default()
 }
 
-/// Returns the hints in the format of the host's resolver.
+/// Returns the hints in the form that the host's resolver expects.
 fn for_resolver(hints: &rdma_addrinfo) -> addrinfo {
     let flag = |ours: c_int, theirs: c_int| if hints.ai_flags & ours == 0 { 0 } else { theirs };
     let type_is = |known: c_uint| c_int::try_from(known) == Ok(hints.ai_qp_type);

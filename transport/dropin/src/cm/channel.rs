@@ -1,4 +1,4 @@
-//! Event channels, and waiting for their events.
+//! Event channels, and waits for their events.
 
 use super::host::host;
 use crate::abi::*;
@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{CmChannel, CmEvent, Device};
 
-/// A channel that the program holds, or that belongs to a synchronous id.
+/// A channel that belongs to the program or to a synchronous id.
 pub(super) type Channel<'a> = Handle<'a, rdma_event_channel>;
 
-/// A channel.
+/// An event channel.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     base: UnsafeCell<rdma_event_channel>,
     pub(super) inner: Arc<dyn CmChannel>,
-    /// Locked while an event is taken and converted to C. The next event may be for the id that the current
-    /// event creates, and another thread may take it.
+    /// Locked while an event is taken and converted to C. Another thread may take the next event, which may belong to the
+    /// id that the current event creates.
     turn: Mutex<()>,
     /// The number of threads in [`Self::next`].
     waiting: AtomicUsize,
@@ -35,8 +35,7 @@ unsafe impl Structure for rdma_event_channel {
 impl ChannelObject {
     fn new() -> Result<Self, Errno> {
         let inner = host().device()?.connection_manager().create_channel()?;
-        // Blocking is the default in C, and the program may change it. The library itself never blocks on the
-        // descriptor.
+        // Blocking is the default in C, and the program may change it. The library does not block on the descriptor.
         let flags = OFlag::from_bits_retain(fcntl(inner.as_fd(), FcntlArg::F_GETFL)?);
         fcntl(inner.as_fd(), FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)))?;
         let fd = inner.as_fd().as_raw_fd();
@@ -49,8 +48,7 @@ impl ChannelObject {
         Ok(hand_out(Self::new()?))
     }
 
-    /// Takes events until `take` returns a value for one. Waits for events unless the program has set
-    /// `O_NONBLOCK`.
+    /// Takes events until `take` returns a value for one of them. Waits for events unless the program has set `O_NONBLOCK`.
     pub(super) fn next<T>(&self, take: impl FnMut(CmEvent) -> Option<T>) -> Result<T, Errno> {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let taken = self.wait(take);
@@ -78,8 +76,8 @@ impl ChannelObject {
     }
 }
 
-/// Destroys a channel. Ids that report to it keep the parts that they need. A thread that waits for events of the
-/// channel is not woken, as in the kernel; rping exits with such a thread. In that case the channel stays allocated.
+/// Destroys a channel. Its ids keep the parts of the channel that they need. As in the kernel, a thread that waits for
+/// events of the channel is not woken; rping exits with such a thread. In this case the channel remains allocated.
 ///
 /// # Safety
 /// The channel is alive, and neither the program nor an id uses it after this.
@@ -96,7 +94,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     object(|| Ok(ChannelObject::create()?.as_ptr()))
 }
 
-/// `rdma_destroy_event_channel(3)`: the channel's ids are destroyed or moved to other channels.
+/// `rdma_destroy_event_channel(3)`: the program has destroyed the channel's ids or moved them to other channels.
 ///
 /// # Safety
 /// The channel is not destroyed, and the program does not use it after this.

@@ -1,4 +1,4 @@
-//! Listening, connecting, accepting, rejecting and disconnecting.
+//! Functions that listen, connect, accept, reject and disconnect.
 
 use super::fields::{Id, PORT_SPACE, QP, QP_TYPE};
 use super::qp;
@@ -11,9 +11,9 @@ use std::mem::replace;
 use std::sync::Arc;
 use trunkline_verbs::{ConnectParameters, QpNumber, RejectReason};
 
-/// Maximum number of outstanding READs and atomics in either direction. This is the device's limit and the default.
+/// Maximum number of outstanding READs and atomics in each direction. It is the device's limit and the default.
 const MAX_RD_ATOMIC: u8 = 128;
-/// Number of requests that may wait for `rdma_accept` if the program passes no backlog.
+/// Maximum number of requests that wait for `rdma_accept`, if the program passes no backlog.
 const BACKLOG: u32 = 1024;
 
 /// `rdma_listen(3)`.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// `rdma_connect(3)`: requests a connection to the peer or, in port space UDP, the number of the peer's QP.
+/// `rdma_connect(3)`: requests a connection to the peer. In port space UDP, requests the number of the peer's QP.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
@@ -50,8 +50,8 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
     })
 }
 
-/// `rdma_accept(3)`: brings the id's QP up, then sends the reply. As in the kernel, a failure rejects the
-/// peer. In port space UDP the reply contains only the QP number from `param`.
+/// `rdma_accept(3)`: brings up the id's QP and sends the reply. As in the kernel, the peer is rejected on failure. In port
+/// space UDP, the reply contains only the QP number in `param`.
 ///
 /// # Safety
 /// The id is not destroyed; `param` is null, or points to parameters whose private data may be read.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
         }
         let offered = lock(&id.facts).offered;
         let mut parameters = parameters(id, param.as_ref())?;
-        // Limit the parameters to the peer's offer. An all-ones value means the peer's offer.
+        // Limit the parameters to the peer's offer. An all-ones value requests exactly the offer.
         let fit =
             |asked: Option<u8>, all: u8, offered: u8| asked.filter(|asked| *asked != all).unwrap_or(offered);
         let asked =
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     })
 }
 
-/// Sends the number of a QP to the peer that requested it, in port space UDP. No event follows, so a synchronous id
+/// Sends the number of a QP to the peer that has requested it, in port space UDP. No event follows, so a synchronous id
 /// does not wait.
 fn name_qp(id: Id<'_>, param: Option<&Param<'_>>) -> Result<c_int, Errno> {
     let parameters = match param {
@@ -124,7 +124,7 @@ impl Param<'_> {
     }
 }
 
-/// Returns the private data; empty without a pointer, for any length.
+/// Returns the private data. The data is empty if the pointer is null, whatever the length.
 ///
 /// # Safety
 /// `pointer` is null, or points to `length` bytes that are not changed during `'a`.
@@ -134,7 +134,7 @@ unsafe fn private_data<'a>(pointer: *const c_void, length: u8) -> Result<In<'a, 
     unsafe { In::array(pointer.cast(), length) }
 }
 
-/// Returns the parameters of the connection, from the program's parameters and the id's QP.
+/// Returns the parameters of a connection, taken from the program's parameters and the id's QP.
 fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters, Errno> {
     // Query the QP itself, since the program may have created it and stored it in the id. SAFETY: a QP that is stored
     // in an id is not destroyed. `rdma_destroy_qp` clears the field, and so does a program that destroys its own QP.
@@ -169,8 +169,7 @@ fn parameters(id: Id<'_>, param: Option<&Param<'_>>) -> Result<ConnectParameters
     })
 }
 
-/// `rdma_establish(3)`: called after `RDMA_CM_EVENT_CONNECT_RESPONSE`, when the program has brought its own
-/// QP up.
+/// `rdma_establish(3)`: a program calls this after `RDMA_CM_EVENT_CONNECT_RESPONSE`, when it has brought up its own QP.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -226,8 +225,8 @@ unsafe fn reject(
     Ok(0)
 }
 
-/// `rdma_notify(3)`: reports an event of the id's QP. A packet that arrives before the peer's final
-/// message of the connection set-up (`IBV_EVENT_COMM_EST`) counts as that message.
+/// `rdma_notify(3)`: reports an event of the id's QP. `IBV_EVENT_COMM_EST` means that a packet arrived before the peer's
+/// last message of the connection setup, and counts as this message.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -244,8 +243,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: c_uint) -> c_in
     })
 }
 
-/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection, if the id is connected. Fails if neither
-/// side has requested a connection. In port space UDP it has no effect.
+/// `rdma_disconnect(3)`: moves the QP to ERR and ends the connection if the id is connected. Fails if neither side has
+/// requested a connection. Has no effect in port space UDP.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -261,14 +260,14 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         let (endpoint, is_synchronous) = (Arc::clone(&id.endpoint), id.is_synchronous());
         let was_asked = lock(&id.facts).was_asked;
         let result = endpoint.disconnect();
-        // Only a synchronous id is used after this. Another thread may have taken any other id's event and destroyed
-        // the id.
+        // After this, use the id only if it is synchronous. For any other id, another thread may have taken the event and
+        // destroyed the id.
         let is_told = is_synchronous && {
             let facts = lock(&id.facts);
             facts.was_connected && facts.is_disconnected
         };
         match result {
-            // The peer disconnected first. There are no further events, so the call must not wait for one.
+            // The peer disconnected first. No event follows, so the call must not wait for one.
             _ if is_told => forget_event(id),
             Ok(()) if is_synchronous => wait_for_outcome(id)?,
             Err(error) if !was_asked => return Err(error.into()),
@@ -278,8 +277,8 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// `rdma_set_local_ece(3)`: stores the vendor options for this id's connection. The device has none, so
-/// they are not sent to the peer.
+/// `rdma_set_local_ece(3)`: stores the vendor options for this id's connection. The device supports none, so they are not
+/// sent to the peer.
 ///
 /// # Safety
 /// The id is not destroyed, and `ece` may be read.
@@ -296,7 +295,7 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     })
 }
 
-/// `rdma_get_remote_ece(3)`: reports zeros, as for any peer that sends no vendor options.
+/// `rdma_get_remote_ece(3)`: returns zeros, as for a peer that sends no vendor options.
 ///
 /// # Safety
 /// The id is not destroyed, and `ece` may be written.

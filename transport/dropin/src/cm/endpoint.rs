@@ -1,4 +1,4 @@
-//! Endpoints, which are synchronous ids created from the result of `rdma_getaddrinfo` (contract J2).
+//! Endpoints, which are synchronous ids that are created from a result of `rdma_getaddrinfo` (contract J2).
 
 use super::event::next;
 use super::fields::{EVENT, Id, PD, QP, QP_TYPE, SRQ};
@@ -68,7 +68,7 @@ unsafe fn bind(
     let qp_type = id.get(QP_TYPE);
     lock(&id.facts).template = init.map(|init| ibv_qp_init_attr { qp_type, ..*init });
     if !pd.is_null() {
-        // Programs register their receive buffers in the listener's PD.
+        // Programs register their receive buffers with the listener's PD.
         id.set(PD, pd);
     }
     Ok(())
@@ -96,7 +96,7 @@ unsafe fn activate(
     unsafe { qp::create_plain(id, pd, &mut init) }
 }
 
-/// Destroys an endpoint's QP, its SRQ, and its id.
+/// Destroys an endpoint: its QP, its SRQ and its id.
 ///
 /// # Safety
 /// The id is alive, and neither the program nor the library uses it after this.
@@ -127,8 +127,8 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// `rdma_get_request(3)`: waits for a request to a synchronous listener. The new id has a separate channel,
-/// and a QP if the listener was created with attributes for one.
+/// `rdma_get_request(3)`: waits for a request to a synchronous listener. The new id has a separate channel. It also has a
+/// QP if the listener was created with attributes for one.
 ///
 /// # Safety
 /// The listener is not destroyed, and `id` points to memory for a pointer.

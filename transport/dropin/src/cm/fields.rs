@@ -1,14 +1,14 @@
 //! The fields of an id's C structure that the library reads and writes.
 //!
-//! Programs read all of them and may write `context` and `qp`, so each field is copied in and out
-//! separately: `id.get(QP)`, `id.set(QP, qp)`.
+//! Programs read all of them and may write `context` and `qp`. Each field is therefore copied in and out separately, with
+//! `id.get(QP)` and `id.set(QP, qp)`.
 
 use crate::abi::*;
 use crate::border::{Field, Handle, field};
 use libc::sockaddr_storage;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// An id that the program holds, or will be given.
+/// An id that belongs to the program or will be given to it.
 pub(super) type Id<'a> = Handle<'a, rdma_cm_id>;
 
 type IdField<F> = Field<rdma_cm_id, F>;
@@ -24,7 +24,7 @@ pub(super) const PATH: IdField<*mut ibv_sa_path_rec> = field!(rdma_cm_id, route.
 pub(super) const PATH_COUNT: IdField<c_int> = field!(rdma_cm_id, route.num_paths);
 pub(super) const PORT_SPACE: IdField<c_uint> = field!(rdma_cm_id, ps);
 pub(super) const PORT: IdField<u8> = field!(rdma_cm_id, port_num);
-/// The event of a synchronous id's last call, which the library acknowledges.
+/// The event of a synchronous id's last call. The library acknowledges it.
 pub(super) const EVENT: IdField<*mut rdma_cm_event> = field!(rdma_cm_id, event);
 pub(super) const SEND_CHANNEL: IdField<*mut ibv_comp_channel> = field!(rdma_cm_id, send_cq_channel);
 pub(super) const SEND_CQ: IdField<*mut ibv_cq> = field!(rdma_cm_id, send_cq);

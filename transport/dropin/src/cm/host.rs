@@ -1,5 +1,5 @@
-//! The process-wide state of librdmacm. It consists of the opened device, the table of ids, and the PD and XRC domain
-//! for ids without their own.
+//! The process-wide state of librdmacm: the open device, the table of ids, and the PD and XRC domain for ids that have
+//! none.
 
 use super::fields::Id;
 use crate::abi::*;
@@ -16,12 +16,12 @@ use trunkline_verbs::CmIdNumber;
 #[derive(Debug, Default)]
 pub(super) struct Host {
     opened: Mutex<Opened>,
-    /// Addresses of the C structures of the ids that may get events. A lookup counts an event on the id before it
-    /// unlocks, and the id's destruction waits for the event.
+    /// Addresses of the C structures of ids that may get events. A lookup counts an event on the id before it unlocks the
+    /// table. The destruction of the id waits until the event is acknowledged.
     ids: Mutex<HashMap<CmIdNumber, usize>>,
 }
 
-/// Objects that are created on first use and kept, since ids and programs hold pointers to them.
+/// Objects that are created when first needed. They are kept, because ids and programs hold pointers to them.
 #[derive(Debug)]
 struct Opened {
     context: *mut ibv_context,
@@ -59,7 +59,7 @@ impl Host {
         Ok(Arc::clone(&context.device))
     }
 
-    /// Returns the protection domain for ids that are used without one.
+    /// Returns the protection domain for ids that have none.
     pub(super) fn pd(&self) -> Result<*mut ibv_pd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
@@ -70,8 +70,7 @@ impl Host {
         Ok(opened.pd)
     }
 
-    /// Returns the XRC domain for ids that are used without one. It is private to the process (contract
-    /// J3).
+    /// Returns the XRC domain for ids that have none. It is private to the process (contract J3).
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         let mut opened = lock(&self.opened);
         let context = opened.context()?;
@@ -89,13 +88,12 @@ impl Host {
         lock(&self.ids).insert(number, id.address());
     }
 
-    /// Removes an id. Later events for it are dropped.
+    /// Removes an id from the table. Later events for it are dropped.
     pub(super) fn leave(&self, number: CmIdNumber) {
         lock(&self.ids).remove(&number);
     }
 
-    /// Returns the id of an event, and counts the event on it. The id stays until the event is
-    /// acknowledged.
+    /// Returns the id of an event and counts the event on it. The id exists at least until the event is acknowledged.
     pub(super) fn report<'a>(&self, number: CmIdNumber) -> Option<Id<'a>> {
         let ids = lock(&self.ids);
         let address = *ids.get(&number)?;
@@ -111,7 +109,7 @@ impl Opened {
     fn context(&mut self) -> Result<*mut ibv_context, Errno> {
         // SAFETY: null, or a context that was created below and is never closed.
         if unsafe { Handle::optional(self.context) }.is_some_and(|context| context.device.is_removed()) {
-            // Objects of the removed device are not destroyed, because ids and programs may point to them.
+            // Objects of the removed device are not destroyed, because ids and programs may hold pointers to them.
             *self = Self::default();
         }
         if self.context.is_null() {

@@ -1,8 +1,8 @@
 //! Ids, which are the program's handles for connections, listeners and unconnected endpoints.
 //!
-//! An id's object begins with its C structure. Its endpoint is created together with it; the device, the
-//! addresses and the protection domain in the C structure are filled in later. A *synchronous* id has a
-//! separate channel, and each call on it waits for its outcome.
+//! An id's object begins with its C structure. The endpoint is created together with the object. The device, the addresses
+//! and the protection domain in the C structure are filled in later. A *synchronous* id has a separate channel, and each
+//! call on it waits for its outcome.
 
 use super::channel::{Channel, ChannelObject};
 use super::fields::{CHANNEL, Id, QP_TYPE};
@@ -19,12 +19,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use trunkline_verbs::{CmId, CmOption, Device, PortSpace, QpType};
 
-/// An id. Its C structure is accessed only through its [`Id`], field by field.
+/// An id. The C structure in it is accessed only through an [`Id`], field by field.
 #[repr(C)]
 pub(crate) struct IdObject {
     base: UnsafeCell<rdma_cm_id>,
     pub(super) endpoint: Arc<dyn CmId>,
-    /// Counts the events that the program has taken but not acknowledged.
+    /// Number of events that the program has taken but not acknowledged.
     pub(super) outstanding: Arc<EventCount>,
     pub(super) is_synchronous: AtomicBool,
     pub(super) facts: Mutex<Facts>,
@@ -35,33 +35,33 @@ unsafe impl Structure for rdma_cm_id {
     type Object = IdObject;
 }
 
-/// The library's record of an id, in addition to its C structure.
+/// The library's data about an id that is not in its C structure.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// Maximum numbers of outstanding READs and atomics that the peer accepts and that it issues.
+    /// Maximum numbers of READs and atomics that the peer serves and that it issues.
     pub(super) offered: (u8, u8),
-    /// Attributes for the QPs of a listener's connections, if the listener was created with `rdma_create_ep`.
+    /// Attributes for the QPs of connections to this listener, if it was created with `rdma_create_ep`.
     pub(super) template: Option<ibv_qp_init_attr>,
-    /// True if bringing the QP up failed. That failure was the connection's last event for the program.
+    /// True if bringing up the QP has failed. The program gets no further events of the connection.
     pub(super) has_failed: bool,
-    /// True if the program or the peer has requested a connection.
+    /// True if this program or the peer has requested a connection.
     pub(super) was_asked: bool,
-    /// True while the peer's request waits for `rdma_accept`. As in the kernel, events are held back until then.
+    /// True while the peer's request waits for `rdma_accept`. As in the kernel, events are held back during this time.
     pub(super) awaits_accept: bool,
-    /// True if there is or was a connection.
+    /// True if a connection has been established, even if it has ended.
     pub(super) was_connected: bool,
-    /// True if the program has taken the event that ends the connection.
+    /// True if the program has taken the event for the connection's end.
     pub(super) is_disconnected: bool,
-    /// Vendor number and options from `rdma_set_local_ece`.
+    /// Vendor number and options set with `rdma_set_local_ece`.
     pub(super) ece: (u32, u32),
-    /// Type of service, set by the program or, for a request, by the peer.
+    /// Type of service. It is set by the program or, for a request, by the peer.
     pub(super) traffic_class: u8,
     /// Target of `route.path_rec`.
     pub(super) path: Option<Box<UnsafeCell<ibv_sa_path_rec>>>,
 }
 
-/// Returns the QP type in the connection request for a QP of this type and port space (contract J1). Port space UDP
-/// has no connections, and the peer receives only the number of a QP.
+/// Returns the QP type in a connection request for a QP of this type and port space (contract J1). In port space UDP there
+/// are no connections, and the peer receives only a QP number.
 fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
     match (port_space, qp_type) {
         (PortSpace::Tcp | PortSpace::Ib, IBV_QPT_RC)
@@ -69,7 +69,7 @@ fn wire_type(port_space: PortSpace, qp_type: c_uint) -> Result<QpType, Errno> {
         (PortSpace::Ib, IBV_QPT_XRC_SEND) => Ok(QpType::XrcIni),
         (PortSpace::Ib, IBV_QPT_XRC_RECV) => Ok(QpType::XrcTgt),
         (PortSpace::Udp, IBV_QPT_UD) => Ok(QpType::Rc),
-        // The device has no UD QPs, and the other port spaces do not imply a type.
+        // The device does not support UD QPs. Other port spaces do not imply a type.
         _ => Err(Errno::EOPNOTSUPP),
     }
 }
@@ -82,7 +82,7 @@ fn default_qp_type(ps: c_uint) -> c_uint {
     }
 }
 
-/// Creates an id that reports to `channel`, or a synchronous id without one.
+/// Creates an id that uses `channel`, or a synchronous id if `channel` is `None`.
 pub(super) fn create<'a>(
     channel: Option<Channel<'_>>,
     context: *mut c_void,
@@ -102,7 +102,7 @@ pub(super) fn create<'a>(
     let Some(reports_to) = channel.or(own) else { return Err(Errno::EINVAL) };
     let manager = device.connection_manager();
     let endpoint = manager.create_id(port_space, wire_type, &reports_to.inner).and_then(|endpoint| {
-        // Programs such as qperf announce a port to their peer before they listen on it.
+        // Programs such as qperf send a port number to their peer before they listen on the port.
         endpoint.set_option(CmOption::RetryRefused(true))?;
         Ok(endpoint)
     });
@@ -115,7 +115,7 @@ pub(super) fn create<'a>(
     Ok(hand_out_id(endpoint, reports_to.as_ptr(), context, ps, qp_type, own.is_some()))
 }
 
-/// Creates the id of an endpoint, and adds it to the table so that its events are found.
+/// Creates an endpoint's id, and adds it to the table so that its events are found.
 pub(super) fn hand_out_id<'a>(
     endpoint: Arc<dyn CmId>,
     channel: *mut rdma_event_channel,
@@ -156,19 +156,19 @@ pub(super) fn hand_out_id<'a>(
 }
 
 impl Id<'_> {
-    /// Returns true if calls on the id wait for their outcome.
+    /// Returns true if each call on the id waits for its outcome.
     pub(super) fn is_synchronous(self) -> bool {
         self.is_synchronous.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the id belongs to port space UDP, which exchanges QP numbers without connections.
+    /// Returns true if the id is in port space UDP, in which QP numbers are exchanged without connections.
     pub(super) fn is_datagram(self) -> bool {
         self.get(QP_TYPE) == IBV_QPT_UD
     }
 }
 
-/// Destroys an id, after the program has acknowledged its events. The peer is notified as its state requires;
-/// a TGT's peer is not (contract J9).
+/// Destroys an id after the program has acknowledged its events. The peer is notified if the id's state requires it, but
+/// not the peer of a TGT (contract J9).
 ///
 /// # Safety
 /// The id is alive, and neither the program nor the library uses it after this.

@@ -1,4 +1,4 @@
-//! Moving an id from one event channel to another.
+//! Migration of an id to another event channel.
 
 use super::channel::{Channel, ChannelObject, destroy as destroy_channel};
 use super::fields::{CHANNEL, Id};
@@ -8,7 +8,7 @@ use crate::border::{Errno, Handle, value};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-/// `rdma_migrate_id(3)`: without a channel the id gets a separate one and becomes synchronous. Waits until the program
+/// `rdma_migrate_id(3)`: without a channel, the id gets a separate channel and becomes synchronous. Waits until the program
 /// has acknowledged the id's events from the old channel.
 ///
 /// # Safety

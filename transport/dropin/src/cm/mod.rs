@@ -1,4 +1,4 @@
-//! Exports of librdmacm, over the connection traits of `trunkline_verbs`.
+//! Exported functions of librdmacm, implemented with the connection traits of `trunkline_verbs`.
 //!
 //! | part | files |
 //! |---|---|
@@ -10,9 +10,9 @@
 //! | functions without an id | `devices`, `names` |
 //! | missing features | `multicast`, `rsocket` |
 //!
-//! As in librdmacm, QPs are not attached to endpoints. They belong to the program, and `ibv_modify_qp` changes their
-//! state. Each exported function behaves as its manual page specifies, and otherwise as in rdma-core 44. The symbols
-//! have the prefix `trunkline_`, and `librdmacm.so.1` jumps to them, so that both libraries share one device.
+//! As in librdmacm, QPs are not attached to endpoints. They belong to the program, and `ibv_modify_qp` changes their state.
+//! Each exported function behaves as its manual page specifies, and otherwise as in rdma-core 44. The symbols have the
+//! prefix `trunkline_`, and `librdmacm.so.1` jumps to them, so that both libraries share one device.
 
 mod address;
 mod addrinfo;

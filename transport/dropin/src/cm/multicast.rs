@@ -25,7 +25,7 @@ pub extern "C" fn rdma_join_multicast_ex(
     value(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL`, since groups cannot be joined.
+/// `rdma_leave_multicast(3)`: `EADDRNOTAVAIL`, because groups cannot be joined.
 #[unsafe(export_name = "trunkline_rdma_leave_multicast")]
 pub extern "C" fn rdma_leave_multicast(_id: *mut rdma_cm_id, _address: *mut sockaddr) -> c_int {
     value(|| Err(Errno(libc::EADDRNOTAVAIL)))

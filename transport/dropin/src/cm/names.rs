@@ -1,4 +1,4 @@
-//! The names of events, which are the names of their constants.
+//! Names of events, which equal the names of their constants.
 
 use crate::abi::*;
 use crate::border::guarded;

@@ -1,4 +1,4 @@
-//! QPs of ids. Creates them together with missing PDs and CQs, and changes their states.
+//! QPs of ids: their creation, with PDs and CQs where these are missing, and their state changes.
 
 use super::attributes::for_c;
 use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CHANNEL, RECEIVE_CQ, SEND_CHANNEL, SEND_CQ, SRQ, VERBS};
@@ -11,7 +11,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use trunkline_verbs::{QpModify, QpState};
 
-/// `rdma_create_qp(3)`: creates the id's QP, and moves it to INIT.
+/// `rdma_create_qp(3)`: creates the id's QP and moves it to INIT.
 ///
 /// # Safety
 /// The id is not destroyed; `pd` is null or not deallocated; `init` points to attributes that only
@@ -65,13 +65,13 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, init: *mut ibv_q
     })
 }
 
-/// Creates the id's QP. Objects that `init` does not name are taken from the id or created.
+/// Creates the id's QP. If an object is missing in `init`, it is taken from the id or created.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
 unsafe fn create(id: Id<'_>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     if id.is_datagram() {
-        // The device has no UD QPs, and QPs of other types need a connection.
+        // The device does not support UD QPs, and QPs of other types require a connection.
         return Err(if init.qp_type == IBV_QPT_UD { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
     let context = id.get(VERBS);
@@ -127,7 +127,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_qp_init_attr_ex) -> Result<(), Errno
     Ok(())
 }
 
-/// Creates the id's CQs with these numbers of entries, each with a channel. A number of 0 creates no CQ.
+/// Creates the id's CQs, each with a channel. `send` and `receive` are their numbers of entries. No CQ is created for 0.
 pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errno> {
     let one = |size: u32| -> Result<Option<(*mut ibv_comp_channel, *mut ibv_cq)>, Errno> {
         let Ok(entries) = c_int::try_from(size) else { return Err(Errno::EINVAL) };
@@ -165,7 +165,7 @@ pub(super) fn create_cqs(id: Id<'_>, send: u32, receive: u32) -> Result<(), Errn
     Ok(())
 }
 
-/// Destroys the CQs that were created for the id. CQs of an XRC SRQ stay until the SRQ is destroyed.
+/// Destroys the CQs that were created for the id. The CQ of an XRC SRQ is kept until the SRQ is destroyed.
 pub(super) fn destroy_cqs(id: Id<'_>) {
     if id.get(QP_TYPE) == IBV_QPT_XRC_RECV && !id.get(SRQ).is_null() {
         return;
@@ -185,7 +185,7 @@ pub(super) fn destroy_cqs(id: Id<'_>) {
     }
 }
 
-/// `rdma_destroy_qp(3)`: destroys the id's QP, and the CQs that were created with it.
+/// `rdma_destroy_qp(3)`: destroys the id's QP and the CQs that were created with it.
 ///
 /// # Safety
 /// The id is not destroyed.
@@ -209,10 +209,10 @@ pub(super) fn destroy(id: Id<'_>) {
     destroy_cqs(id);
 }
 
-/// Brings the id's QP, if it has one, up to RTS. Starts with the transition to INIT, because the access rights of the
-/// connection are set only now, and a QP created by the program may still be in RESET. `resources` and `depth` are the
-/// maximum numbers of outstanding READs and atomics that the QP serves and issues. All-ones values mean the values
-/// agreed by both sides.
+/// Brings the id's QP up to RTS, if the id has one. The first transition is to INIT, because the connection's access rights
+/// are set only now, and a QP created by the program may still be in RESET. `resources` and `depth` are the maximum numbers
+/// of READs and atomics that the QP serves and issues. An all-ones value stands for the value that both sides have agreed
+/// on.
 pub(super) fn bring_up(id: Id<'_>, resources: u8, depth: u8) -> Result<(), Errno> {
     move_through(id, &[QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend], resources, depth)
 }
@@ -236,7 +236,7 @@ fn move_through(id: Id<'_>, states: &[QpState], resources: u8, depth: u8) -> Res
     Ok(())
 }
 
-/// Moves the id's QP, if it has one, to ERR.
+/// Moves the id's QP to ERR, if the id has one.
 pub(super) fn to_error(id: Id<'_>) -> Result<(), Errno> {
     let qp = id.get(QP);
     if qp.is_null() {

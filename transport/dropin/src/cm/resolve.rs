@@ -25,8 +25,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, address: *mut c_soc
     })
 }
 
-/// `rdma_resolve_addr(3)`: finds the local address from which the peer can be reached. The host's routing
-/// table is read at once, so the timeout is ignored.
+/// `rdma_resolve_addr(3)`: finds the local address from which the peer can be reached. The host's routing table is read
+/// immediately, so the timeout is ignored.
 ///
 /// # Safety
 /// The id is not destroyed; `source` and `destination` are null or point to addresses.
@@ -77,7 +77,7 @@ pub(super) fn resolve_route(id: Id<'_>) -> Result<(), Errno> {
     begin(id, |endpoint| endpoint.resolve_route())
 }
 
-/// `rdma_set_option(3)`. Path records cannot be set, because the host's routing table determines the paths.
+/// `rdma_set_option(3)`. Path records cannot be set, because the host's routing table determines paths.
 ///
 /// # Safety
 /// The id is not destroyed, and `length` bytes at `option` may be read.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn rdma_set_option(
     })
 }
 
-/// Returns the value of an option of exactly `N` bytes.
+/// Returns the value of an option if its size is exactly `N` bytes.
 fn fixed<const N: usize>(bytes: &[u8]) -> Result<[u8; N], Errno> {
     bytes.try_into().map_err(|_| Errno::EINVAL)
 }

@@ -1,7 +1,7 @@
-//! Sockets over RDMA (`rsocket(7)`), which librdmacm exports. This library does not support them.
+//! Sockets over RDMA (`rsocket(7)`), which librdmacm also exports. This library does not support them.
 //!
-//! `rsocket` returns `EOPNOTSUPP`. The other functions return `EBADF`, since rsockets cannot be created,
-//! except `rpoll` and `rselect`, which also serve ordinary descriptors.
+//! `rsocket` returns `EOPNOTSUPP`. The other functions return `EBADF`, because no rsocket exists. The exceptions are
+//! `rpoll` and `rselect`, which also accept ordinary descriptors.
 
 use crate::border::{Errno, guarded, value};
 use libc::{fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, socklen_t, ssize_t, timeval};
@@ -65,7 +65,7 @@ fn no_offset() -> off_t {
     off_t::from(none())
 }
 
-/// -1 in the unsigned type that the header declares.
+/// Returns -1 as the unsigned type in the header.
 fn no_place() -> usize {
     none();
     usize::MAX

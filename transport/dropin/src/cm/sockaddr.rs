@@ -6,7 +6,7 @@ use libc::{
 };
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// Returns the address at `pointer`; `None` for null.
+/// Returns the address at `pointer`, or `None` if the pointer is null.
 ///
 /// # Safety
 /// `pointer` is null, or points to an address of the length that its family implies.
@@ -35,8 +35,8 @@ pub(super) unsafe fn read(pointer: *const sockaddr) -> Result<Option<SocketAddr>
     }
 }
 
-/// Like [`read`], with the length that the program passes. As in the kernel, a length that does not match the
-/// address's family is `EINVAL`.
+/// Like [`read`], but takes the length that the program passes. As in the kernel, a length that does not match the address
+/// family is `EINVAL`.
 ///
 /// # Safety
 /// `pointer` is null, or points to `given` bytes that may be read.
@@ -60,7 +60,7 @@ pub(super) unsafe fn read_sized(
     }
 }
 
-/// Returns the address in a C storage; `None` if the storage does not contain an address.
+/// Returns the address in a C storage, or `None` if the storage contains no address.
 pub(super) fn load(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family.
     unsafe { read(std::ptr::from_ref(storage).cast()) }.ok().flatten()
@@ -96,13 +96,13 @@ pub(super) fn stored(address: SocketAddr) -> sockaddr_storage {
     storage
 }
 
-/// Returns a storage without an address, whose family is 0.
+/// Returns a storage that contains no address. Its family is 0.
 pub(super) fn zeroed() -> sockaddr_storage {
     // SAFETY: zeros are valid for the numbers of a storage.
     unsafe { std::mem::zeroed() }
 }
 
-/// Returns the number of bytes of an address of this family.
+/// Returns the size of an address of this family, in bytes.
 pub(super) fn length(family: i32) -> Option<usize> {
     match family {
         AF_INET => Some(size_of::<sockaddr_in>()),

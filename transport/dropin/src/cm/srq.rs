@@ -1,4 +1,4 @@
-//! SRQs of ids, which are XRC SRQs if the id's QP is a TGT, and basic SRQs otherwise (contract J4).
+//! SRQs of ids. An SRQ is an XRC SRQ if the id's QP is a TGT, and otherwise a basic SRQ (contract J4).
 
 use super::fields::{Id, PD, QP, QP_TYPE, RECEIVE_CQ, SRQ, VERBS};
 use super::host::host;
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, init: *mut ibv_
     })
 }
 
-/// Creates the id's SRQ. Objects that `init` does not name are taken from the id or created.
+/// Creates the id's SRQ. If an object is missing in `init`, it is taken from the id or created.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
@@ -98,7 +98,7 @@ unsafe fn create(id: Id<'_>, init: &mut ibv_srq_init_attr_ex) -> Result<(), Errn
     Ok(())
 }
 
-/// `rdma_destroy_srq(3)`: destroys the id's SRQ, and the CQs that were created with it.
+/// `rdma_destroy_srq(3)`: destroys the id's SRQ and the CQs that were created with it.
 ///
 /// # Safety
 /// The id is not destroyed.

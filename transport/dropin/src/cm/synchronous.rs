@@ -1,4 +1,4 @@
-//! Synchronous ids. Each call waits for its outcome, and stores the event with the outcome in the id.
+//! Synchronous ids. Each call waits for its outcome and stores the event with the outcome in the id.
 
 use super::channel::Channel;
 use super::event::{acknowledge, next};
@@ -9,9 +9,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{CmId, VerbsError};
 
-/// Begins an operation that an event completes. On a synchronous id, waits for that event. Any other id is
-/// not used after the operation has begun, since another thread may have taken the event and destroyed the
-/// id.
+/// Starts an operation whose completion an event reports. If the id is synchronous, waits for the event. Any other id is
+/// not used after the start, because another thread may have taken the event and destroyed the id.
 pub(super) fn begin(
     id: Id<'_>,
     action: impl FnOnce(&dyn CmId) -> Result<(), VerbsError>,
@@ -35,7 +34,7 @@ pub(super) fn wait_for_outcome(id: Id<'_>) -> Result<(), Errno> {
     }
 }
 
-/// Returns the channel of a synchronous id.
+/// Returns the separate channel of a synchronous id.
 pub(super) fn own_channel<'a>(id: Id<'a>) -> Result<Channel<'a>, Errno> {
     // SAFETY: the library stored the channel, programs only read the field, and a synchronous id's
     // channel lives as long as the id.

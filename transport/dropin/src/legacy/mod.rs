@@ -1,8 +1,8 @@
 //! The XRC calls of OFED 1.x, declared in `include/infiniband/xrc_legacy.h` (contract B).
 //!
-//! Each context keeps the process's registrations in a [`trunkline_verbs::legacy::LegacyXrc`]. C programs written for
-//! the older interface call these functions, which the library exports under a separate symbol version. A domain of
-//! the older interface is an `ibv_xrcd`.
+//! Each context keeps the registrations of the process in a [`trunkline_verbs::legacy::LegacyXrc`]. C programs written for
+//! the older interface call these functions, which are exported under a separate symbol version. In the older interface, a
+//! domain is an `ibv_xrcd`.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the header is the contract")]
 
 use crate::abi::*;
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use trunkline_verbs::QpNumber;
 use trunkline_verbs::legacy::LegacyError;
 
-/// A domain, opaque to programs.
+/// A domain. Its contents are opaque to programs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_xrc_domain {
@@ -34,7 +34,7 @@ impl From<LegacyError> for Errno {
     }
 }
 
-/// A domain, and the context that it was opened in; `EINVAL` for NULL.
+/// A domain, and the context in which it was opened.
 struct Domain<'a> {
     owner: Handle<'a, ibv_context>,
     xrcd: Handle<'a, ibv_xrcd>,
@@ -51,7 +51,7 @@ impl Domain<'_> {
     }
 }
 
-/// Opens the domain of a file's inode, or a private one if `fd` is -1.
+/// Opens the domain of a file's inode, or a private domain if `fd` is -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_xrc_domain(
     context: *mut ibv_context,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_create_xrc_rcv_qp(init: *mut ibv_xrc_rcv_init_attr,
     })
 }
 
-/// Changes attributes of a receive QP, including its state. Only attributes in the mask are read.
+/// Changes attributes or the state of a receive QP. Only attributes in the mask are read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ibv_modify_xrc_rcv_qp(
     })
 }
 
-/// Reports all attributes of a receive QP, whatever the mask.
+/// Returns all attributes of a receive QP, whatever the mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     domain: *mut ibv_xrc_domain,
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn ibv_query_xrc_rcv_qp(
     })
 }
 
-/// The initial attributes of a receive QP, which has no queues.
+/// Initial attributes of a receive QP, which has no queues.
 const RECEIVE_QP: ibv_qp_init_attr = ibv_qp_init_attr {
     qp_context: null_mut(),
     send_cq: null_mut(),
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ibv_reg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number:
     })
 }
 
-/// Ends this process's registration with a receive QP.
+/// Ends this process's registration for a receive QP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unreg_xrc_rcv_qp(domain: *mut ibv_xrc_domain, number: u32) -> c_int {
     status(|| {

@@ -1,6 +1,6 @@
 //! Functions for address handles, multicast groups and fork, which do not use the device.
 //!
-//! The device has no UD QPs. Programs may create an address handle, but no QP can use it.
+//! The device does not support UD QPs. A program may create an address handle, but cannot use it with a QP.
 
 use super::host::host;
 use super::objects::AhObject;
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, since this device has no UD QPs.
+/// `ibv_init_ah_from_wc(3)`: `EOPNOTSUPP`, because this device does not support UD QPs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     _context: *mut ibv_context,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_attach_mcast(3)`: `EOPNOTSUPP`, since only UD QPs receive multicast.
+/// `ibv_attach_mcast(3)`: `EOPNOTSUPP`, because only UD QPs receive multicast packets.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_attach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid, _lid: u16) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
@@ -81,14 +81,14 @@ pub unsafe extern "C" fn ibv_detach_mcast(_qp: *mut ibv_qp, _gid: *const ibv_gid
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_fork_init(3)`: always 0. Registered memory is not pinned. A child gets a copy of it, and the device continues
-/// to use the parent's memory.
+/// `ibv_fork_init(3)`: always returns 0. Registered memory is not pinned. A child gets a copy of it, and the device
+/// continues to use the parent's memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// `ibv_is_fork_initialized(3)`: `IBV_FORK_UNNEEDED`.
+/// `ibv_is_fork_initialized(3)`: returns `IBV_FORK_UNNEEDED`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> c_int {
     2

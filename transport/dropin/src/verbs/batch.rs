@@ -1,7 +1,7 @@
 //! Batches of send requests.
 //!
-//! Both posting interfaces fill a [`Batch`]: `post` from linked lists, and `wr` from calls of `ibv_wr_*`. Its memory
-//! is reused, so in steady state posting does not allocate.
+//! Both posting interfaces fill a [`Batch`]: `post` from linked lists, and `wr` from calls to `ibv_wr_*`. The memory of a
+//! batch is reused, so that posting does not allocate in steady state.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
@@ -9,14 +9,14 @@ use trunkline_verbs::{
     PostError, QueuePair, SendData, SendFlags, SendOperation, SendRequest, Sge, SrqNumber,
 };
 
-/// The bytes of a request, as a range of `Batch::sges` or of `Batch::inline`.
+/// The data of a request, as a range in `Batch::sges` or `Batch::inline`.
 #[derive(Debug, Clone)]
 pub(super) enum Bytes {
     Gather(Range<usize>),
     Inline(Range<usize>),
 }
 
-/// A send request; its scatter/gather elements and inline bytes are in the batch.
+/// A send request. Its SGEs or inline bytes are in the batch.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) wr_id: u64,
@@ -57,7 +57,7 @@ impl Batch {
         }
     }
 
-    /// Posts the requests in order, until one is refused.
+    /// Posts the requests in order until one is refused.
     pub(super) fn post(&self, qp: &dyn QueuePair) -> Result<(), PostError> {
         let Some(first) = self.entries.first() else { return Ok(()) };
         for (chunk, entries) in self.entries.chunks(CHUNK).enumerate() {

@@ -1,4 +1,4 @@
-//! Creation, destruction and events of completion channels.
+//! Creation and destruction of completion channels, and their events.
 
 use super::context::read_event;
 use super::events::lock;
@@ -13,8 +13,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use trunkline_verbs::Device;
 
-/// Makes a descriptor of the device blocking, as programs expect. The device reads it only when it has an event and
-/// writes it only when it has none, so the device never blocks.
+/// Makes a descriptor of the device blocking, as programs expect. The device reads the descriptor only when it contains an
+/// event, and writes it only when it contains none. The device therefore never blocks.
 pub(crate) fn make_blocking(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags - OFlag::O_NONBLOCK))?;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         let (channel, cq, cq_context) =
             unsafe { (Handle::new(channel)?, Out::new(cq)?, Out::new(cq_context)?) };
         let target = read_event(channel.inner.as_fd(), || {
-            // Hold the lock until the event is counted, so that its CQ is not destroyed in between.
+            // Hold the lock until the event is counted, so that its CQ is not destroyed before.
             let cqs = lock(&channel.cqs);
             let target = cqs.get(&channel.inner.next_event()?).cloned();
             if let Some(target) = &target {

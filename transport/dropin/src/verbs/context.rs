@@ -1,4 +1,4 @@
-//! Opening and closing the device, and taking its asynchronous events.
+//! Functions that open and close the device and take its asynchronous events.
 
 use super::device::the_device;
 use super::events::{ContextEvents, Element};
@@ -55,8 +55,8 @@ pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     })
 }
 
-/// Takes the event that a descriptor announces. Like `read`, waits for an event, or returns `EAGAIN` if the descriptor
-/// is non-blocking.
+/// Takes the event that a descriptor signals. Like `read`, waits for an event, or returns `EAGAIN` if the descriptor is
+/// non-blocking.
 pub(crate) fn read_event<T>(fd: BorrowedFd<'_>, mut take: impl FnMut() -> Option<T>) -> Result<T, Errno> {
     loop {
         if let Some(event) = take() {
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
         // SAFETY: as `ibv_get_async_event(3)` requires, the program passes an open context, and
         // memory for the event.
         let (context, event) = unsafe { (Handle::new(context)?, Out::new(event)?) };
-        // Keep the queue, since another thread may close the context while this one waits.
+        // Hold a reference to the queue, because another thread may close the context during the wait.
         let events: Arc<ContextEvents> = Arc::clone(&context.events);
         let waiting = read_event(events.as_fd(), || events.take())?;
         let element = match waiting.element {
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     });
 }
 
-/// Returns the `ibv_event_type` of an event.
+/// Returns the `ibv_event_type` for a kind of event.
 fn code(kind: Kind) -> c_uint {
     match kind {
         Kind::CqError => IBV_EVENT_CQ_ERR,
@@ -155,7 +155,7 @@ fn code(kind: Kind) -> c_uint {
         Kind::QpLastWqeReached => IBV_EVENT_QP_LAST_WQE_REACHED,
         Kind::ClientReregister => IBV_EVENT_CLIENT_REREGISTER,
         Kind::GidChange => IBV_EVENT_GID_CHANGE,
-        // The program must stop after `DeviceFatal` and after kinds that a provider may add.
+        // Kinds that are added later are reported as fatal too, so that the program stops using the device.
         _ => IBV_EVENT_DEVICE_FATAL,
     }
 }

@@ -6,7 +6,7 @@ use crate::border::Errno;
 use std::ffi::c_uint;
 use trunkline_verbs::{Access, Completion, CompletionFlags, CompletionOpcode, QpState, QpType};
 
-/// Returns the access rights of a region. Optional bits are hints, which this device ignores; on-demand paging is
+/// Returns the access rights of a region. Optional bits are hints, which this device ignores. On-demand paging is
 /// `EOPNOTSUPP`.
 pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     let known = IBV_ACCESS_LOCAL_WRITE
@@ -25,13 +25,13 @@ pub(super) fn access(flags: c_uint) -> Result<Access, Errno> {
     Ok(Access::from_bits_truncate(flags))
 }
 
-/// `vendor_err` of a work request whose retries are exhausted because large packets are lost in transit
+/// `vendor_err` of a work request whose retries are exhausted because large packets are lost
 /// (docs/book/src/reference/software-device.md).
 const VENDOR_ERR_LARGE_PACKETS_LOST: u32 = 1;
 
-/// Converts a completion to C, with immediate data in network order. A receive has the GRH flag, since all RoCE
-/// packets have a GRH, as with the kernel's software device (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`).
-/// Only UD QPs put the GRH into the buffer.
+/// Converts a completion to C. Immediate data is in network byte order. Receives have the GRH flag, because all RoCE
+/// packets have a GRH; the kernel's software device sets it too (drivers/infiniband/sw/rxe/rxe_resp.c, `do_complete`). Only
+/// UD QPs store the GRH in the buffer.
 pub(super) fn completion(from: &Completion) -> ibv_wc {
     let is_receive =
         matches!(from.opcode, CompletionOpcode::Receive | CompletionOpcode::ReceiveRdmaWithImmediate);
@@ -64,8 +64,8 @@ pub(super) fn completion(from: &Completion) -> ibv_wc {
     }
 }
 
-/// Returns the type of a QP: `EOPNOTSUPP` for types that the device does not support, `EINVAL` for a code
-/// that is not a type.
+/// Returns the QP type for a code. Returns `EOPNOTSUPP` if the device does not support the type, and `EINVAL` if the code
+/// is invalid.
 pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     match code {
         IBV_QPT_RC => Ok(QpType::Rc),
@@ -76,12 +76,12 @@ pub(super) fn qp_type(code: c_uint) -> Result<QpType, Errno> {
     }
 }
 
-/// Returns the QP state of a code.
+/// Returns the QP state for a code.
 pub(crate) fn qp_state(code: c_uint) -> Result<QpState, Errno> {
     QpState::from_code(code).ok_or(Errno::EINVAL)
 }
 
-/// Returns the code of a QP state.
+/// Returns the code for a QP state.
 pub(crate) fn state_code(state: QpState) -> c_uint {
     state.code().into()
 }

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// Creates a CQ of at least `cqe` entries, with functions for the fields in `wanted`.
+/// Creates a CQ with at least `cqe` entries, and with functions for the fields in `wanted`.
 pub(super) fn create<'a>(
     owner: Handle<'a, ibv_context>,
     cqe: u32,
@@ -86,7 +86,7 @@ pub(super) fn create<'a>(
     Ok(cq)
 }
 
-/// Stores in a channel's C structure how many CQs use it, as rdma-core does.
+/// Stores the number of CQs that use a channel in the channel's C structure, as rdma-core does.
 fn count_users(channel: Handle<'_, ibv_comp_channel>, users: usize) {
     channel.set(field!(ibv_comp_channel, refcnt), c_int::try_from(users).unwrap_or(c_int::MAX));
 }
@@ -104,8 +104,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// `ibv_destroy_cq(3)`: `EBUSY` while an SRQ or a QP completes into it; waits until the program has
-/// acknowledged the CQ's events.
+/// `ibv_destroy_cq(3)`: `EBUSY` while an SRQ or a QP uses the CQ. Waits until the program has acknowledged the CQ's events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     status(|| {
@@ -168,7 +167,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         // SAFETY: as `ibv_req_notify_cq(3)` requires, the program passes a live CQ.
         let cq = unsafe { Handle::new(cq)? };
         if cq.get(field!(ibv_cq, channel)).is_null() {
-            // Without a channel, notification has no effect. The kernel also accepts such a request.
+            // Without a channel, a request for notification has no effect. The kernel accepts it as well.
             return Ok(());
         }
         let notify = if solicited_only == 0 { Notify::Any } else { Notify::Solicited };

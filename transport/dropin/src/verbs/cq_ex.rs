@@ -1,8 +1,8 @@
-//! Extended completion queues, which programs read one completion at a time and field by field.
+//! Extended completion queues, from which programs read one completion at a time, field by field.
 //!
-//! From a `start_poll` that found a completion until `end_poll` the CQ belongs to the calling thread. All fields of a
-//! completion can be read except time stamps, VLANs, flow tags and tag matching, which this device does not support. A
-//! request for a CQ with one of these returns `EOPNOTSUPP`.
+//! From a `start_poll` that finds a completion until `end_poll`, the CQ belongs to the calling thread. This device does not
+//! support time stamps, VLANs, flow tags and tag matching. A request for a CQ with one of these returns `EOPNOTSUPP`. All
+//! other fields of a completion can be read.
 
 use super::convert::completion;
 use super::cq::create;
@@ -12,7 +12,7 @@ use crate::border::{Errno, Handle, In, field, guarded, object};
 use std::ffi::{c_int, c_uint};
 use trunkline_verbs::Completion;
 
-/// Fields of a completion that the program reads, as bits of `IBV_WC_EX_WITH_*`.
+/// Fields of completions that the program reads, as bits of `IBV_WC_EX_WITH_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Readers(u64);
 
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Returns the C structure of a CQ, with functions for the fields in `wanted`.
+/// Returns the C structure of a CQ with functions for the fields in `wanted`.
 pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     ibv_cq_ex {
         base,
@@ -86,7 +86,7 @@ pub(super) fn readers(base: ibv_cq, wanted: Readers) -> ibv_cq_ex {
     }
 }
 
-/// Takes one completion; 0, or `ENOENT` if the CQ is empty.
+/// Takes the next completion. Returns 0, or `ENOENT` if the CQ is empty.
 ///
 /// # Safety
 /// The calling thread holds the lock of the CQ's [`Turn`](super::turn::Turn).

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use trunkline_softrdma::device::SoftProvider;
 use trunkline_verbs::{Provider, VerbsError};
 
-/// The device's C structure. Programs keep pointers to it after freeing its list, so it is never freed.
+/// The C structure of the device. It is never freed, because programs keep pointers to it after they free the list.
 struct Known {
     device: Box<verbs_device>,
     guid: u64,
@@ -21,8 +21,7 @@ unsafe impl Send for Known {}
 // SAFETY: neither C nor this library writes the structure after its creation, so shared reads do not race.
 unsafe impl Sync for Known {}
 
-/// Target of `verbs_device.ops`. Providers' libraries compare the address with their
-/// own table and do not read it.
+/// Target of `verbs_device.ops`. Providers' libraries compare its address with their own tables and do not read it.
 static PROVIDER_OPS: [usize; 32] = [0; 32];
 
 fn copy_text<const N: usize>(text: &str) -> [c_char; N] {
@@ -73,7 +72,7 @@ fn is_there() -> Result<bool, Errno> {
     Ok(!SoftProvider.devices()?.is_empty())
 }
 
-/// The allocated list, terminated by null.
+/// A device list, which ends with null.
 type List = [*mut ibv_device; 2];
 
 /// `ibv_get_device_list(3)`.
@@ -124,7 +123,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// `ibv_get_device_index(3)`: 0, the index of the only device.
+/// `ibv_get_device_index(3)`: returns 0, the index of the only device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
     0
@@ -136,7 +135,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     guarded(0, || known().map_or(0, |known| known.guid.to_be()))
 }
 
-/// `ibv_import_device(3)`: `EOPNOTSUPP`, since this device has no descriptor to import.
+/// `ibv_import_device(3)`: `EOPNOTSUPP`, because this device has no descriptor that could be imported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(_cmd_fd: c_int) -> *mut crate::abi::ibv_context {
     object(|| Err(Errno::EOPNOTSUPP))

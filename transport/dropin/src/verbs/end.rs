@@ -1,13 +1,13 @@
 //! Disconnects the peers of a program that exits with open connections.
 //!
-//! The library's finaliser runs after the program's own exit handlers. A kernel closes everything that a process
-//! leaves open, which disconnects its peers; this library must do so itself. A killed process does not run the
-//! finaliser, and its peers detect its end by their timeouts.
+//! The kernel closes everything that a process leaves open, and thereby disconnects its peers. This library has to do so
+//! itself, in a finaliser that runs after the program's exit handlers. If a process is killed, the finaliser does not run,
+//! and the peers detect the end by their timeouts.
 
 use super::host::host;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// True if the process has forked, so that its child may continue to use the connections.
+/// True if the process has forked. A child may then still use the connections.
 static HAS_FORKED: AtomicBool = AtomicBool::new(false);
 
 #[used]

@@ -1,8 +1,8 @@
-//! Asynchronous events, from the device to the contexts of a program.
+//! Delivery of asynchronous events from the device to the contexts of a program.
 //!
-//! This module contains the queue of each context, and the table of the C objects that events refer to. Each handle of
-//! a TGT gets the event (contract H1, H2). The device calls [`Router::deliver`] with its own lock held, so this module
-//! must not call the device.
+//! This module contains each context's queue and the table of the C objects to which events refer. For an event of a TGT,
+//! each handle of the TGT gets it (contract H1, H2). The device calls [`Router::deliver`] with its own lock held, so this
+//! module must not call the device.
 
 use crate::border::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -12,13 +12,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use trunkline_verbs::descriptors::above_stdio;
 use trunkline_verbs::{AsyncEvent, AsyncEventKind, AsyncSubject, VerbsError};
 
-/// Locks a mutex even if a thread panicked while holding it. The guarded data is consistent after every statement.
+/// Locks a mutex even if a thread has panicked while holding it. The guarded data is consistent after every statement.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Number of an object's events that the program has taken but not acknowledged. Destroying the object waits
-/// until it is 0 (contract H6).
+/// Number of events of an object that the program has taken but not acknowledged. The destruction of the object waits until
+/// it is 0 (contract H6).
 #[derive(Debug, Default)]
 pub(crate) struct EventCount {
     unacknowledged: Mutex<i64>,
@@ -43,7 +43,7 @@ impl EventCount {
     }
 }
 
-/// The port, device or C object that an event refers to.
+/// The port, device or C object to which an event refers.
 #[derive(Debug, Clone)]
 pub(crate) enum Element {
     Qp(Target),
@@ -53,7 +53,7 @@ pub(crate) enum Element {
     Device,
 }
 
-/// Address of a C object's structure, and the count of the object's events.
+/// Address of an object's C structure, and the count of the object's events.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) address: usize,
@@ -76,16 +76,16 @@ pub(crate) struct Waiting {
     pub(crate) element: Element,
 }
 
-/// Capacity of a context's queue, in events. Further events are dropped, so that a program that never takes
-/// events does not exhaust memory.
+/// Capacity of a context's queue, in events. Further events are dropped, so that a program that never takes events does not
+/// exhaust memory.
 const QUEUE_DEPTH: usize = 4096;
 
-/// The events of one context. Its `async_fd` announces them.
+/// The events of one context. The context's `async_fd` signals them.
 #[derive(Debug)]
 pub(crate) struct ContextEvents {
     queue: Mutex<VecDeque<Waiting>>,
-    /// Blocking, as programs expect. The library writes the descriptor when the queue gets its first event
-    /// and reads it when the queue becomes empty, so neither call blocks.
+    /// The descriptor is blocking, as programs expect. The library writes it when the first event enters the queue, and
+    /// reads it when the queue becomes empty. Neither call blocks.
     fd: EventFd,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Router {
 }
 
 impl Router {
-    /// Creates the queue of a new context.
+    /// Creates the queue for a new context.
     pub(crate) fn open(&self) -> Result<Arc<ContextEvents>, Errno> {
         let events = ContextEvents::new()?;
         lock(&self.tables).contexts.push(Arc::clone(&events));
@@ -169,12 +169,12 @@ impl Router {
         });
     }
 
-    /// Subscribes `events` to the events of `subject`, which are reported for `element`.
+    /// Subscribes a context to the events of `subject`, which are reported with `element`.
     pub(crate) fn listen(&self, subject: AsyncSubject, events: &Arc<ContextEvents>, element: Element) {
         lock(&self.tables).by_subject.entry(subject).or_default().push((Arc::clone(events), element));
     }
 
-    /// Stops delivering events of `subject` for the object at `address`, and removes its events from the queue.
+    /// Ends the subscription of the object at `address` to events of `subject`, and removes its events from the queue.
     pub(crate) fn leave(&self, subject: AsyncSubject, events: &ContextEvents, address: usize) {
         let mut tables = lock(&self.tables);
         if let Some(listeners) = tables.by_subject.get_mut(&subject) {
@@ -186,8 +186,8 @@ impl Router {
         events.forget(address);
     }
 
-    /// Delivers an event of the device to the contexts that subscribe to its subject, and to all contexts
-    /// if it is about a port or the device.
+    /// Delivers an event to all contexts that subscribe to its subject. Events of a port or the device are delivered to all
+    /// contexts.
     pub(crate) fn deliver(&self, event: AsyncEvent) {
         let tables = lock(&self.tables);
         let to_all = match event.subject {

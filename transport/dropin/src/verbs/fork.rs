@@ -1,8 +1,8 @@
-//! Programs that fork after they have opened the device.
+//! Support for programs that fork after they have opened the device.
 //!
-//! The handlers in this module run around `fork`. Before the fork the device is locked, so that no other thread holds
-//! its lock in the child. In the child the first use starts the device's thread again. A child that only executes
-//! another program makes a few additional system calls.
+//! The handlers in this module run before and after `fork`. The device is locked before the fork, so that in the child its
+//! lock is not held by a thread that does not exist there. In the child, the first use of the device starts its thread
+//! again. A child that only executes another program makes a few additional system calls.
 
 use super::host::host;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -12,14 +12,14 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Once};
 use trunkline_softrdma::device::{Held, SoftDevice};
 
-/// The device during a fork. The fields are dropped in this order.
+/// The device during a fork. Fields are dropped in this order.
 struct Forking {
     held: Option<Held<'static>>,
     device: Arc<SoftDevice>,
 }
 
 thread_local! {
-    // The type has no destructor, because a program may fork after the thread's locals are destroyed.
+    // The type has no destructor, because a program may fork after the thread-local values have been destroyed.
     static FORKING: RefCell<ManuallyDrop<Option<Forking>>> = const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
@@ -29,12 +29,12 @@ pub(super) fn install() {
     // SAFETY: the three functions take no arguments and do not unwind, and glibc forgets the handlers of
     // a library that is unloaded.
     ONCE.call_once(|| unsafe {
-        // Registration fails only if memory is exhausted. A fork is then as unsafe as without handlers.
+        // The registration fails only if there is no memory. Forks are then as unsafe as without the handlers.
         let _no_memory = libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });
 }
 
-/// Takes the value that [`before`] has stored for this thread.
+/// Takes the value that [`before`] stored for this thread.
 fn take() -> Option<Forking> {
     FORKING.with_borrow_mut(|forking| forking.take())
 }

@@ -1,5 +1,5 @@
-//! Queries of the GID table, with the return conventions of rdma-core's `libibverbs/device.c`: `ibv_query_gid` returns
-//! -1 and sets errno, `_ibv_query_gid_ex` returns a positive errno, `_ibv_query_gid_table` a negative one.
+//! Queries of the GID table. Errors are returned as in rdma-core's `libibverbs/device.c`: `ibv_query_gid` returns -1 and
+//! sets errno, `_ibv_query_gid_ex` returns a positive error number, and `_ibv_query_gid_table` a negative one.
 
 use crate::abi::*;
 use crate::border::{Errno, Handle, Out, OutBytes, guarded, status, value};
@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 use trunkline_verbs::{Device, GidEntry, GidKind};
 
-/// Returns the entry at an index; `ENODATA` for an empty slot.
+/// Returns the entry at an index, or `ENODATA` if the slot is empty.
 fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidEntry, Errno> {
     let device = &context.device;
     let port = device.port(u8::try_from(port).map_err(|_| Errno::EINVAL)?)?;
@@ -19,8 +19,8 @@ fn entry(context: Handle<'_, ibv_context>, port: u32, index: u32) -> Result<GidE
     device.gid_table().into_iter().find(|entry| u32::from(entry.index) == index).ok_or(Errno::ENODATA)
 }
 
-/// Returns the index of the network interface with an address, or 0 if it no longer exists. All of 127.0.0.0/8 belongs
-/// to the loopback interface.
+/// Returns the index of the network interface that has an address, or 0 if there is none. All addresses in 127.0.0.0/8
+/// belong to the loopback interface.
 fn interface_index(interfaces: &[InterfaceAddress], ip: IpAddr) -> u32 {
     let has_address = |interface: &&InterfaceAddress| {
         let address = interface.address.as_ref();
@@ -53,7 +53,7 @@ fn converted(from: &GidEntry, port: u32, interfaces: &[InterfaceAddress]) -> ibv
     }
 }
 
-/// `ibv_query_gid(3)`: returns -1 and sets `errno` on failure; an empty slot is a GID of zeros.
+/// `ibv_query_gid(3)`: on failure, returns -1 and sets `errno`. The GID of an empty slot is zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// Serves `ibv_query_gid_ex(3)`: returns 0 or a positive error number.
+/// Implements `ibv_query_gid_ex(3)`: returns 0 or a positive error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_ex(
     context: *mut ibv_context,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// Serves `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
+/// Implements `ibv_query_gid_table(3)`: returns the number of entries or a negative error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// Reports the type of a GID, numbered as in sysfs: 0 for RoCE v1 and for an empty slot, 1 for RoCE v2.
+/// Returns the type of a GID as a number, as in sysfs: 0 for RoCE v1 and empty slots, 1 for RoCE v2.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, since only the host resolves MAC addresses.
+/// `ibv_resolve_eth_l2_from_gid`: `EOPNOTSUPP`, because only the host resolves MAC addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

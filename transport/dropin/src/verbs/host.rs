@@ -1,9 +1,9 @@
-//! The process-wide state of the library, which is the device and the router of its events.
+//! The process-wide state of the library: the device and the router of its events.
 //!
-//! The C interface has no handle that could hold this state. The device is opened with the first context and stays
-//! open after the last one is closed. Objects that a program has not destroyed would keep its addresses in use, so it
-//! could not be opened again. After its restoration, a removed device is opened again; old contexts keep the removed
-//! one.
+//! The C interface has no handle that could hold this state. The device is opened with the first context, and stays open
+//! after the last context is closed. If it were closed then, objects that the program has not destroyed would keep its
+//! addresses in use, and it could not be opened again. If a removed device is restored, it is opened again. Old contexts
+//! keep the removed device.
 
 use super::events::{Router, lock};
 use crate::border::Errno;
@@ -28,8 +28,8 @@ pub(crate) fn host() -> &'static Host {
 }
 
 impl Host {
-    /// Returns the device, and opens it if it is not open. All contexts of the process share it, since an
-    /// address can be taken only once.
+    /// Returns the device, and opens it if necessary. All contexts of the process share it, because an address can be used
+    /// only once.
     pub(crate) fn device(&self) -> Result<Arc<SoftDevice>, Errno> {
         let mut known = lock(&self.device);
         if let Some(device) = known.as_ref().filter(|device| !device.is_removed()) {
@@ -37,8 +37,7 @@ impl Host {
         }
         let opened = SoftOptions::from_env().and_then(SoftDevice::open);
         let device = opened.map_err(|error| {
-            // Print the cause, because programs print at most errno. A removal needs no
-            // message.
+            // Print the cause, because programs print at most errno. A removed device needs no message.
             if !matches!(error, OpenError::Removed) {
                 let _unwritten = writeln!(io::stderr(), "trunkline0: cannot open the device: {error}");
             }
@@ -56,17 +55,17 @@ impl Host {
         lock(&self.device).clone()
     }
 
-    /// Returns the device if it is open. Does not wait while it is being opened.
+    /// Returns the device if it is open. Does not wait while another thread opens it.
     pub(super) fn left_open(&self) -> Option<Arc<SoftDevice>> {
         self.device.try_lock().ok()?.clone()
     }
 
-    /// Returns a number that differs from the numbers of all other objects of the process.
+    /// Returns a number that is unique among the objects of the process.
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns a number for an object's field `handle`, which programs only print.
+    /// Returns a number for the field `handle` of an object. Programs only print this field.
     pub(crate) fn next_handle(&self) -> u32 {
         self.next_handle.fetch_add(1, Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! Live objects of a context.
+//! The live objects of a context.
 //!
-//! Each context owns one [`Live`]. The functions that create and destroy objects keep it up to date, and
-//! `ibv_close_device` destroys the remaining ones (contract A14). The C structures of such objects stay
-//! allocated, since the program may still point to them.
+//! Each context has one [`Live`]. Functions that create and destroy objects update it, and `ibv_close_device` destroys the
+//! remaining objects (contract A14). Their C structures remain allocated, because the program may still hold pointers to
+//! them.
 #![forbid(unsafe_code)]
 
 use super::events::lock;
@@ -24,7 +24,8 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Destroys all objects, each before the objects it uses, because the device refuses any other order (contract I3).
+    /// Destroys all objects. Each is destroyed before the objects that it uses, because the device refuses any other order
+    /// (contract I3).
     pub(crate) fn destroy_all(&self) {
         self.qps.destroy_all(|qp| qp.destroy());
         self.srqs.destroy_all(|srq| srq.destroy());
@@ -54,7 +55,7 @@ impl<T: ?Sized> Table<T> {
         lock(&self.0).remove(&address);
     }
 
-    /// Destroys all objects. An object whose destruction fails is dropped nevertheless.
+    /// Destroys all objects. An object that cannot be destroyed is dropped.
     fn destroy_all(&self, destroy: impl Fn(&T) -> Result<(), VerbsError>) {
         let left = std::mem::take(&mut *lock(&self.0));
         #[expect(clippy::iter_over_hash_type, reason = "the objects of one kind do not depend on each other")]

@@ -1,6 +1,6 @@
-//! Conversions between structures of the kernel's interface and of libibverbs.
+//! Conversions between structures of the kernel's interface and structures of libibverbs.
 //!
-//! rdma-core exports these four functions. Programs that use the kernel's connection manager directly call them.
+//! rdma-core exports these four functions for programs that use the kernel's connection manager directly.
 
 use crate::abi::*;
 use crate::border::{Errno, In, Out, guarded};
@@ -23,8 +23,8 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// Converts one structure and stores the result. Does nothing if a pointer is null, because the functions cannot
-/// return errors.
+/// Converts a structure and stores the result. Does nothing if a pointer is null, because the functions cannot return
+/// errors.
 ///
 /// # Safety
 /// `from` is null, or points to a structure that is not changed during the call. `to` is null, or points to memory for
@@ -39,14 +39,14 @@ unsafe fn convert<T, F>(to: *mut T, from: *const F, convert: impl FnOnce(&F) -> 
     });
 }
 
-/// Converts the kernel's address attributes.
+/// Converts address attributes from the kernel's form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: *const ib_uverbs_ah_attr) {
     // SAFETY: by rdma-core's contract the program passes pointers that meet the requirements of `convert`.
     unsafe { convert(to, from, ah_attr) };
 }
 
-/// Converts the kernel's attributes of a QP.
+/// Converts QP attributes from the kernel's form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const ib_uverbs_qp_attr) {
     let attributes = |from: &ib_uverbs_qp_attr| ibv_qp_attr {
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: 
     unsafe { convert(to, from, attributes) };
 }
 
-/// Converts the kernel's path record.
+/// Converts a path record from the kernel's form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     unsafe { convert(to, from, record) };
 }
 
-/// Converts to the kernel's path record.
+/// Converts a path record to the kernel's form.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(to: *mut ib_user_path_rec, from: *const ibv_sa_path_rec) {
     let record = |from: &ibv_sa_path_rec| ib_user_path_rec {

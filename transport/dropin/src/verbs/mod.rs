@@ -1,4 +1,4 @@
-//! Exports of libibverbs, over the traits of `trunkline_verbs`.
+//! Exported functions of libibverbs, implemented with the traits of `trunkline_verbs`.
 //!
 //! | part | files |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | missing features | `missing`, `private` |
 //!
 //! Each exported function behaves as its manual page specifies, and otherwise as in rdma-core 44. As in rdma-core, a
-//! pointer is checked for null and otherwise trusted. Pointers are not kept longer than their targets are valid.
+//! pointer is checked for null and otherwise trusted. A pointer is not kept after its target may have become invalid.
 #![allow(clippy::missing_safety_doc, reason = "callers are C programs; the manual pages are the contract")]
 
 mod ah;

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use trunkline_verbs::{Access, IoAddress, Memory};
 
-/// Registers `length` bytes at `addr`. Work requests and peers address the region from `iova` on.
+/// Registers `length` bytes at `addr`. Work requests and peers use addresses that start at `iova`.
 ///
 /// # Safety
 /// `pd` is null or a PD that the program has not deallocated. The program keeps the range mapped
@@ -24,7 +24,7 @@ unsafe fn register(
 ) -> Result<*mut ibv_mr, Errno> {
     let rights = access(flags & !IBV_ACCESS_ZERO_BASED)?;
     let start = NonNull::new(addr.cast::<u8>()).ok_or(Errno::EFAULT)?;
-    // The kernel also refuses an empty range and one that wraps.
+    // The kernel also refuses empty ranges and ranges that wrap around.
     if length == 0 || addr.addr().checked_add(length).is_none() {
         return Err(Errno::EINVAL);
     }
@@ -64,8 +64,8 @@ fn page_size() -> Result<usize, Errno> {
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).map_err(|_| Errno::EIO)
 }
 
-/// Checks that a range is completely mapped. Fails with `EFAULT` otherwise, as the kernel does when it pins the
-/// range. Ranges that the program unmaps later are not detected.
+/// Checks that a range is completely mapped. Returns `EFAULT` otherwise, as the kernel does when it pins the range. If the
+/// program later unmaps the range, this is not detected.
 fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     const PIECE: usize = 1 << 30;
     let mut at = address & !(page - 1);
@@ -84,9 +84,8 @@ fn check_mapped(address: usize, length: usize, page: usize) -> Result<(), Errno>
     Ok(())
 }
 
-/// Checks that memory is mapped for writing. Fails with `EFAULT` otherwise, as the kernel does when it pins memory for
-/// writing. Only the first and the last page are checked. On kernels before 5.14, which lack the check, every range
-/// passes.
+/// Checks that memory is mapped for writing. Returns `EFAULT` otherwise, as the kernel does when it pins memory for
+/// writing. Only the first and the last page are checked. Kernels before 5.14 lack the check, and every range passes there.
 fn check_writable(address: usize, length: usize, page: usize) -> Result<(), Errno> {
     let first = address & !(page - 1);
     let last = (address + length - 1) & !(page - 1);
@@ -125,7 +124,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     object(|| unsafe { register(pd, addr, length, iova, access.cast_unsigned()) })
 }
 
-/// Serves the header's `ibv_reg_mr` if the access is not a constant or has optional bits.
+/// Called by the header's `ibv_reg_mr` if the access flags are not constant or contain optional bits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -139,7 +138,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     object(|| unsafe { register(pd, addr, length, iova, access) })
 }
 
-/// `ibv_reg_dmabuf_mr(3)`: `EOPNOTSUPP`, since this device cannot access the memory of another device.
+/// `ibv_reg_dmabuf_mr(3)`: `EOPNOTSUPP`, because this device cannot access the memory of another device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -152,7 +151,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_rereg_mr(3)`: `EOPNOTSUPP`, with the return value for an unchanged region.
+/// `ibv_rereg_mr(3)`: `EOPNOTSUPP`. The return value says that the region is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     _mr: *mut ibv_mr,
@@ -183,12 +182,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     })
 }
 
-/// `ibv_import_mr(3)`: `EOPNOTSUPP`, since processes cannot share an MR of this device.
+/// `ibv_import_mr(3)`: `EOPNOTSUPP`, because processes cannot share an MR of this device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_mr(_pd: *mut ibv_pd, _handle: u32) -> *mut ibv_mr {
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_unimport_mr(3)`: no-op, since [`ibv_import_mr`] never succeeds.
+/// `ibv_unimport_mr(3)`: no-op, because [`ibv_import_mr`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}

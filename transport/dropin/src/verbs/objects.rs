@@ -1,7 +1,7 @@
-//! The objects that C programs hold pointers to, with one type per kind.
+//! The objects to which C programs hold pointers, with one type per kind.
 //!
-//! Each object begins with its C structure, followed by the object of `trunkline_verbs` that does the work.
-//! Only the files of this folder reach an object, through the [`Handle`] of its C structure.
+//! Each object begins with its C structure. The object of `trunkline_verbs` that does the work follows. Only files in this
+//! folder access an object, through the [`Handle`] for its C structure.
 
 use super::events::{ContextEvents, EventCount};
 use super::live::Live;
@@ -20,7 +20,7 @@ use trunkline_verbs::{
     SharedReceiveQueue, XrcDomain,
 };
 
-/// An opened device.
+/// An open device.
 #[repr(C)]
 pub(crate) struct ContextObject {
     pub(crate) table: UnsafeCell<verbs_context>,
@@ -46,7 +46,7 @@ pub(crate) struct MrObject {
     pub(crate) inner: Arc<dyn MemoryRegion>,
 }
 
-/// A completion channel, and its CQs by the number in their events.
+/// A completion channel with its CQs, which are listed by the number in their events.
 #[repr(C)]
 pub(crate) struct ChannelObject {
     pub(crate) base: UnsafeCell<ibv_comp_channel>,
@@ -54,7 +54,7 @@ pub(crate) struct ChannelObject {
     pub(crate) cqs: Mutex<HashMap<u64, CqTarget>>,
 }
 
-/// A CQ in the table of its channel, with the address of its C structure and the count of its events.
+/// The entry for a CQ in its channel's table.
 #[derive(Debug, Clone)]
 pub(crate) struct CqTarget {
     pub(crate) address: usize,
@@ -66,11 +66,11 @@ pub(crate) struct CqTarget {
 pub(crate) struct CqObject {
     pub(crate) base: UnsafeCell<ibv_cq_ex>,
     pub(crate) inner: Arc<dyn CompletionQueue>,
-    /// Number of the CQ in its events.
+    /// Number of the CQ in events.
     pub(crate) id: u64,
     pub(crate) completion_events: Arc<EventCount>,
     pub(crate) async_events: Arc<EventCount>,
-    /// Held from `start_poll` to `end_poll`; contains the completion that is being read.
+    /// Held from `start_poll` to `end_poll`. Contains the completion that is being read.
     pub(crate) turn: Turn<Completion>,
 }
 
@@ -79,12 +79,12 @@ pub(crate) struct CqObject {
 pub(crate) struct SrqObject {
     pub(crate) base: UnsafeCell<ibv_srq>,
     pub(crate) inner: Arc<dyn SharedReceiveQueue>,
-    /// Number of the SRQ in its events.
+    /// Number of the SRQ in events.
     pub(crate) id: u64,
     pub(crate) events: Arc<EventCount>,
 }
 
-/// A handle of an XRC domain.
+/// A handle for an XRC domain.
 #[repr(C)]
 pub(crate) struct XrcdObject {
     pub(crate) base: UnsafeCell<ibv_xrcd>,
@@ -97,11 +97,11 @@ pub(crate) struct QpObject {
     pub(crate) base: UnsafeCell<ibv_qp_ex>,
     pub(crate) inner: Arc<dyn QueuePair>,
     pub(crate) events: Arc<EventCount>,
-    /// True if every send request completes with an entry in the CQ, signalled or not.
+    /// True if every send request produces a completion, whether or not it is signalled.
     pub(crate) signal_all: bool,
-    /// True if the program requested `ibv_wr_*` through `send_ops_flags`.
+    /// True if the program requested the `ibv_wr_*` functions with `send_ops_flags`.
     pub(crate) is_extended: bool,
-    /// Held from `wr_start` to `wr_complete` or `wr_abort`; contains the requests so far.
+    /// Held from `wr_start` to `wr_complete` or `wr_abort`. Contains the requests so far.
     pub(crate) turn: Turn<Posting>,
 }
 

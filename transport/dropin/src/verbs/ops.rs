@@ -1,6 +1,6 @@
-//! The tables that the inline functions of `<infiniband/verbs.h>` call.
+//! The tables that the inline functions in `<infiniband/verbs.h>` use.
 //!
-//! Most of the functions return `EOPNOTSUPP` if the entry is absent. The entries that they call unchecked
+//! Most of these functions return `EOPNOTSUPP` if their table entry is absent. The entries that they call without a check
 //! (`close_xrcd`, `dealloc_mw`, `bind_mw`, `poll_cq`, `req_notify_cq`, `post_*`) are always present.
 
 use super::{cq, cq_ex, missing, port, post, qp, query, srq, xrcd};
@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::mem::offset_of;
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-/// Returns the tables of a new context.
+/// Returns the tables for a new context.
 pub(crate) fn table(device: *mut ibv_device, async_fd: c_int) -> verbs_context {
     verbs_context {
         query_port: Some(port::query_port),

@@ -37,12 +37,12 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// `ibv_import_pd(3)`: `EOPNOTSUPP`, since processes cannot share a PD of this device.
+/// `ibv_import_pd(3)`: `EOPNOTSUPP`, because processes cannot share a PD of this device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_pd(_context: *mut ibv_context, _handle: u32) -> *mut ibv_pd {
     object(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_unimport_pd(3)`: no-op, since [`ibv_import_pd`] never succeeds.
+/// `ibv_unimport_pd(3)`: no-op, because [`ibv_import_pd`] never succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}

@@ -26,7 +26,7 @@ fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno>
         sm_sl: 0,
         subnet_timeout: 0,
         init_type_reply: 0,
-        // 4 lanes of 25 Gb/s. Programs print the rate, although a software device has none.
+        // 4 lanes of 25 Gb/s. A software device has no rate, but programs print it.
         active_width: 2,
         active_speed: 32,
         // 5 is LinkUp, 3 is Disabled.
@@ -38,7 +38,7 @@ fn attributes(context: &ContextObject, port: u8) -> Result<ibv_port_attr, Errno>
     })
 }
 
-/// Serves the header's `ibv_query_port(3)`. `attr_len` is the structure's size in the program's header, in bytes.
+/// Called by the header's `ibv_query_port(3)`. `attr_len` is the size of the structure in the program's header, in bytes.
 pub(super) unsafe extern "C" fn query_port(
     context: *mut ibv_context,
     port: u8,
@@ -54,8 +54,8 @@ pub(super) unsafe extern "C" fn query_port(
     })
 }
 
-/// Size in bytes of the structure that the exported `ibv_query_port` fills in. The structure of library version 1.1
-/// ends with `flags`.
+/// Size of the structure that the exported `ibv_query_port` fills in, in bytes. In library version 1.1, the structure ends
+/// with `flags`.
 const COMPAT: usize = offset_of!(ibv_port_attr, port_cap_flags2);
 
 /// `ibv_query_port(3)` for programs that were compiled against older headers.
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn ibv_query_port(
     unsafe { query_port(context, port, attr, COMPAT) }
 }
 
-/// `ibv_query_pkey(3)`, in network order: the default key at index 0, which is the only one.
+/// `ibv_query_pkey(3)`: returns the default key, in network byte order. Only index 0 is valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// `ibv_get_pkey_index(3)`; the key is in network order.
+/// `ibv_get_pkey_index(3)`: the key is in network byte order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     value(|| {

@@ -17,23 +17,22 @@ thread_local! {
     static SCATTER: RefCell<Vec<Sge>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs `work` with the thread's reusable state. Uses a new state if the thread's locals are destroyed, as at the
-/// program's exit.
+/// Runs `work` with the thread's reusable state. If the thread-local values have been destroyed, as during the program's
+/// exit, uses a new state.
 fn with<T: Default, R>(kept: &'static LocalKey<RefCell<T>>, work: impl FnOnce(&mut T) -> R) -> R {
     if kept.try_with(|_| ()).is_ok() { kept.with_borrow_mut(work) } else { work(&mut T::default()) }
 }
 
-/// Converts a scatter/gather element from C.
+/// Converts an SGE from C.
 pub(super) fn sge(from: &ibv_sge) -> Sge {
     Sge { address: IoAddress(from.addr), length: from.length, lkey: Lkey(from.lkey) }
 }
 
-/// Returns the gather or scatter list of a work request. The list may be at any address, since programs also store it
-/// in packed structures.
+/// Returns the gather or scatter list of a work request. The list need not be aligned, because programs also store it in
+/// packed structures.
 ///
 /// # Safety
-/// If `count` is positive, `list` is null or points to `count` elements that are not changed while the
-/// iterator lives.
+/// If `count` is positive, `list` must be null or point to `count` elements that are not changed while the iterator lives.
 pub(super) unsafe fn sge_list(
     list: *const ibv_sge,
     count: impl TryInto<usize>,
@@ -46,7 +45,7 @@ pub(super) unsafe fn sge_list(
     Ok((0..count).map(move |at| unsafe { list.add(at).read_unaligned() }))
 }
 
-/// The remaining requests of a linked list that the program posts.
+/// The requests that remain in a linked list posted by the program.
 #[derive(Clone, Copy)]
 struct List<'a, R> {
     first: *mut R,
@@ -76,8 +75,8 @@ impl<'a, R> Iterator for List<'a, R> {
     }
 }
 
-/// Returns the flags of a send request, without `IBV_SEND_INLINE`, which the caller handles. Checksum flags
-/// are for UD and raw packets, and return `EINVAL` here.
+/// Returns the flags of a send request without `IBV_SEND_INLINE`, which the caller handles. Checksum flags apply only to UD
+/// and raw packets, and return `EINVAL`.
 pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
     let known = IBV_SEND_FENCE | IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
     if flags & !known != 0 {
@@ -93,7 +92,7 @@ pub(super) fn send_flags(flags: c_uint) -> Result<SendFlags, Errno> {
 /// Returns the operation of a request.
 ///
 /// # Safety
-/// The member of `wr.wr` that belongs to the opcode is initialised.
+/// The member of `wr.wr` for the opcode must be initialised.
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     let immediate = u32::from_be(wr.imm_data);
     let remote = || {
@@ -130,8 +129,8 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// Adds a request to the batch.
 ///
 /// # Safety
-/// `wr` is a request as `ibv_post_send(3)` describes it. The members that its opcode and flags require are
-/// initialised, and its list and inline data are readable.
+/// `wr` must be a request as described in `ibv_post_send(3)`. The members that its opcode and flags require must be
+/// initialised, and its list and inline data must be readable.
 unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     let flags = send_flags(wr.send_flags)?;
     // SAFETY: the caller guarantees that the request is as `ibv_post_send(3)` describes it.
@@ -157,14 +156,14 @@ unsafe fn add(batch: &mut Batch, wr: &ibv_send_wr) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maximum number of inline bytes in a request, which is more than any QP grants. A larger length is refused before
+/// Maximum number of inline bytes in a request. It exceeds the capacity of every QP. A longer request is refused before
 /// the bytes are copied.
 const MAX_INLINE_BYTES: usize = 4096;
 
 /// Appends the `length` bytes at `address`.
 ///
 /// # Safety
-/// The bytes are readable and do not change during the call.
+/// The bytes must be readable and must not change during the call.
 pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) -> Result<(), Errno> {
     if length == 0 {
         return Ok(());
@@ -179,7 +178,7 @@ pub(super) unsafe fn copy_in(into: &mut Vec<u8>, address: u64, length: usize) ->
     Ok(())
 }
 
-/// Stores a pointer to the request that was not posted, if the program passes memory for it.
+/// Stores a pointer to the first request that was not posted, if the program passes memory for it.
 fn report<R>(bad_wr: Option<Out<'_, *mut R>>, at: *mut R) {
     if let Some(bad_wr) = bad_wr {
         bad_wr.write(at);
@@ -222,7 +221,7 @@ pub(super) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts a list of receives one by one to a queue, with `post`.
+/// Posts the receives in a list to a queue, one by one, with `post`.
 fn post_receives(
     list: List<'_, ibv_recv_wr>,
     bad_wr: Option<Out<'_, *mut ibv_recv_wr>>,

@@ -1,8 +1,8 @@
-//! The names that providers' libraries (libmlx5, libefa) import from libibverbs.
+//! Symbols that providers' libraries (libmlx5, libefa) import from libibverbs.
 //!
-//! A program that uses such a library directly loads it together with this library, and the loader must find the
-//! names. The provider's library registers itself through `verbs_register_driver_34`, a no-op here, so it is never
-//! given a device and does not call the other functions, which return `EOPNOTSUPP`. The functions have no parameters,
+//! If a program uses such a library directly, the loader loads it together with this library and must find these symbols.
+//! The provider's library registers itself with `verbs_register_driver_34`, which is a no-op here. It is therefore never
+//! given a device, and does not call the other functions, which return `EOPNOTSUPP`. The functions have no parameters,
 //! which is compatible with any call from C.
 
 use crate::border::Errno;
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 macro_rules! refused {
     ($($name:ident)*) => {
         $(
-            /// Symbol imported by provider libraries. Returns `EOPNOTSUPP`.
+            /// Symbol for providers' libraries. Returns `EOPNOTSUPP`.
             #[unsafe(no_mangle)]
             pub extern "C" fn $name() -> c_int {
                 Errno::EOPNOTSUPP.set();
@@ -86,11 +86,11 @@ refused! {
     ibv_cmd_resize_cq
 }
 
-/// Registers a provider. This is a no-op, since there is no kernel device for it.
+/// Registers a provider. This is a no-op, because there is no kernel device for the provider.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_register_driver_34(_ops: *const c_void) {}
 
-/// The older name of [`verbs_register_driver_34`].
+/// Older name of [`verbs_register_driver_34`].
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
@@ -98,14 +98,14 @@ pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log() {}
 
-/// Returns NULL and `EOPNOTSUPP`.
+/// Returns NULL and sets `errno` to `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _verbs_init_and_alloc_context() -> *mut c_void {
     Errno::EOPNOTSUPP.set();
     null_mut()
 }
 
-/// Returns NULL and `EOPNOTSUPP`.
+/// Returns NULL and sets `errno` to `EOPNOTSUPP`.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_open_device() -> *mut c_void {
     Errno::EOPNOTSUPP.set();

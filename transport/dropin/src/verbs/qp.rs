@@ -1,4 +1,4 @@
-//! Creating, opening and destroying queue pairs (contract C).
+//! Creation, opening and destruction of queue pairs (contract C).
 
 use super::convert::qp_type;
 use super::events::{Element, EventCount, Target};
@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use trunkline_verbs::{AsyncSubject, Device, QpInit, QpNumber, QpType, QueueCapacities, QueuePair};
 
-/// Minimum number of inline bytes of every sending QP, because rdma_xclient requests 0 and posts 16
+/// Minimum inline capacity of every sending QP, in bytes. rdma_xclient requests 0 and posts 16
 /// (`librdmacm/examples/rdma_xclient.c` of rdma-core).
 const MIN_INLINE_BYTES: u32 = 64;
 
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// Attributes that only `ibv_create_qp_ex` accepts, from its mask.
+/// Attributes that only `ibv_create_qp_ex` accepts, as selected by its mask.
 struct Extended {
     pd: *mut ibv_pd,
     xrcd: *mut ibv_xrcd,
@@ -77,7 +77,7 @@ struct Extended {
 }
 
 impl Extended {
-    /// Reads only the fields in the mask, because programs leave other fields uninitialised.
+    /// Reads only the fields in the mask, because programs may leave other fields uninitialised.
     fn of(init: &ibv_qp_init_attr_ex, qp_type: QpType) -> Result<Self, Errno> {
         let known = IBV_QP_INIT_ATTR_PD
             | IBV_QP_INIT_ATTR_XRCD
@@ -105,7 +105,7 @@ impl Extended {
     }
 }
 
-/// Creates a QP, and reports its capacities in `init`.
+/// Creates a QP and stores its capacities in `init`.
 ///
 /// # Safety
 /// Each object that `init` names is null or not destroyed.
@@ -169,7 +169,7 @@ pub(super) fn capacities(from: QueueCapacities) -> ibv_qp_cap {
     }
 }
 
-/// Fields of a QP's C structure, and the program's attributes stored in its object.
+/// Values for a QP's C structure and for its object.
 struct Fields {
     qp_context: *mut c_void,
     pd: *mut ibv_pd,
@@ -213,7 +213,7 @@ fn hand_out_qp(owner: Handle<'_, ibv_context>, inner: &Arc<dyn QueuePair>, field
     qp.as_ptr()
 }
 
-/// `ibv_open_qp(3)`: another handle of a TGT (contract C4, C5).
+/// `ibv_open_qp(3)`: opens another handle of a TGT (contract C4, C5).
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -271,20 +271,20 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// `ibv_query_qp_data_in_order(3)`: 0. Data is placed in order, but the manual refers to the order that a
-/// processor sees without waiting for a completion, and this device does not guarantee that order.
+/// `ibv_query_qp_data_in_order(3)`: returns 0. Data is placed in order, but the manual refers to the order in which a
+/// processor sees data without waiting for a completion. This device does not guarantee that order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(_qp: *mut ibv_qp, _op: c_uint, _flags: u32) -> c_int {
     0
 }
 
-/// `ibv_set_ece(3)`: `EOPNOTSUPP`, since this device has no options to negotiate.
+/// `ibv_set_ece(3)`: `EOPNOTSUPP`, because this device has no options to negotiate.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     status(|| Err(Errno::EOPNOTSUPP))
 }
 
-/// `ibv_query_ece(3)`: `EOPNOTSUPP`, and options of 0 as in rdma-core.
+/// `ibv_query_ece(3)`: `EOPNOTSUPP`. The options are set to 0, as in rdma-core.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     status(|| {

@@ -1,4 +1,4 @@
-//! Changing and querying queue pairs (contract E).
+//! Changes and queries of queue pairs (contract E).
 
 use super::convert::{access, qp_state, state_code};
 use super::qp::capacities;
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
     })
 }
 
-/// The attributes that RC and XRC QPs have on any device.
+/// The attributes of RC and XRC QPs on any device.
 const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_CUR_STATE
     | IBV_QP_EN_SQD_ASYNC_NOTIFY
@@ -44,9 +44,9 @@ const KNOWN: c_uint = IBV_QP_STATE
     | IBV_QP_PATH_MIG_STATE
     | IBV_QP_DEST_QPN;
 
-/// Returns the change for a mask. Attributes outside the mask may be uninitialised.
+/// Returns the change that a mask selects. Attributes outside the mask may be uninitialised.
 pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno> {
-    // Q_Keys, capacities and rates belong to other QP types, and alternate paths to other devices.
+    // Q_Keys, capacities and rates apply to other QP types, and alternate paths to other devices.
     if mask & !KNOWN != 0 {
         return Err(if mask & IBV_QP_ALT_PATH != 0 { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
@@ -79,8 +79,8 @@ pub(crate) fn change(attr: &ibv_qp_attr, mask: c_uint) -> Result<QpModify, Errno
     })
 }
 
-/// Checks the attributes that this device ignores. Like all attributes, they are allowed only in some transitions
-/// (contract E1).
+/// Checks attributes that this device ignores. Like all attributes, they are allowed only in some transitions (contract
+/// E1).
 fn check_ignored(from: QpState, change: &QpModify, mask: c_uint) -> Result<(), Errno> {
     use QpState::{ReadyToSend, SendQueueDrained};
     let to = change.state.unwrap_or(from);
@@ -95,7 +95,7 @@ fn mtu(code: c_uint) -> Result<Mtu, Errno> {
     u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(Errno::EINVAL)
 }
 
-/// Returns the path to a peer. RoCE addresses peers by GID, so attributes without a GRH are `EINVAL`.
+/// Returns the path to a peer. RoCE addresses peers by GID, so attributes without a GRH return `EINVAL`.
 fn address_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::EINVAL);
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type: qp.get(field!(ibv_qp, qp_type)),
             sq_sig_all: c_int::from(qp.signal_all),
         });
-        // rdma-core also updates the field, except in a handle from `ibv_open_qp`.
+        // rdma-core also updates this field, except for handles from `ibv_open_qp`.
         if qp.get(field!(ibv_qp, state)) != IBV_QPS_UNKNOWN {
             qp.set(field!(ibv_qp, state), state_code(now.state));
         }

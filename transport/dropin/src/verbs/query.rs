@@ -7,10 +7,10 @@ use trunkline_verbs::{Device, DeviceAttributes, DeviceCapabilities};
 
 /// Value of `fw_ver`, which is the version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Reported limit on protection domains and address handles, which only memory limits.
+/// Reported limit on protection domains and address handles. Their real limit is memory.
 const UNLIMITED: c_int = 1 << 20;
 
-/// An unassigned vendor number, which the kernel's software device also uses. Programs treat 0 as a failure.
+/// An unassigned vendor number, which the kernel's software device also uses. Programs treat 0 as an error.
 const NO_VENDOR: u32 = 0x00ff_ffff;
 
 fn int(value: u32) -> c_int {
@@ -91,8 +91,8 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut 
     })
 }
 
-/// `ibv_query_device_ex(3)`: all extended capabilities are zero, on-demand paging included (contract
-/// K4). `attr_size` is the structure's size in the program's header, in bytes.
+/// `ibv_query_device_ex(3)`: all extended capabilities are zero, including on-demand paging (contract K4). `attr_size` is
+/// the size of the structure in the program's header, in bytes.
 pub(super) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         if input.is_some_and(|input| input.comp_mask != 0) {
             return Err(Errno::EINVAL);
         }
-        // The program's header may be older or newer; every version has the plain attributes.
+        // The program's header may be older or newer than this library. Every version has the plain attributes.
         if attr_size < size_of::<ibv_device_attr>() {
             return Err(Errno::EINVAL);
         }

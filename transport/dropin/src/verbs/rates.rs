@@ -1,8 +1,8 @@
-//! Conversions between codes of static rates, multiples of 2.5 Gb/s, and Mb/s.
+//! Conversions between rate codes, multiples of 2.5 Gb/s, and Mb/s.
 
 use std::ffi::c_int;
 
-/// The code of each rate, its multiple of 2.5 Gb/s or -1, and its value in Mb/s.
+/// Code of each rate, its multiple of 2.5 Gb/s or -1, and its value in Mb/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2500),
     (3, 4, 10_000),
@@ -29,25 +29,25 @@ const RATES: [(c_int, c_int, c_int); 23] = [
     (24, 480, 1_275_000),
 ];
 
-/// `ibv_rate_to_mult(3)`; -1 for a code that is not a multiple.
+/// `ibv_rate_to_mult(3)`: returns -1 if the code has no multiple.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
     RATES.iter().find(|known| known.0 == rate).map_or(-1, |known| known.1)
 }
 
-/// `mult_to_ibv_rate(3)`; 0, the code of the port's own rate, for a number that is not a rate.
+/// `mult_to_ibv_rate(3)`: returns 0, the code for the port's rate, if the number is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
     RATES.iter().find(|known| known.1 == mult && mult > 0).map_or(0, |known| known.0)
 }
 
-/// `ibv_rate_to_mbps(3)`; -1 for a code that is not a rate.
+/// `ibv_rate_to_mbps(3)`: returns -1 if the code is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
     RATES.iter().find(|known| known.0 == rate).map_or(-1, |known| known.2)
 }
 
-/// `mbps_to_ibv_rate(3)`; 0, the code of the port's own rate, for a number that is not a rate.
+/// `mbps_to_ibv_rate(3)`: returns 0, the code for the port's rate, if the number is not a rate.
 #[unsafe(no_mangle)]
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
     RATES.iter().find(|known| known.2 == mbps).map_or(0, |known| known.0)

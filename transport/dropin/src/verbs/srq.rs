@@ -63,7 +63,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Creates an SRQ, and reports its size in `attr` (contract D5).
+/// Creates an SRQ and stores its size in `attr` (contract D5).
 fn create(
     owner: Handle<'_, ibv_context>,
     pd: Handle<'_, ibv_pd>,

@@ -1,4 +1,4 @@
-//! The names of codes. They are the same as in rdma-core, because programs and users compare them.
+//! Names of codes. They equal the names in rdma-core, because programs and users compare them.
 
 use std::ffi::{CStr, c_char, c_int};
 

@@ -1,6 +1,6 @@
-//! Functions through which programs read files of sysfs.
+//! Functions with which programs read files in sysfs.
 //!
-//! The device is not registered in the kernel, so its path is empty.
+//! The device is not registered with the kernel, so its path is empty.
 
 use super::device::ibv_get_device_name;
 use crate::abi::ibv_device;
@@ -21,8 +21,8 @@ fn path(text: &CStr) -> &Path {
     Path::new(OsStr::from_bytes(text.to_bytes()))
 }
 
-/// Reads the beginning of a file into a buffer of `size` bytes, as text without its line end, and
-/// returns the length of the text.
+/// Reads the beginning of a file into a buffer of `size` bytes, as text without the trailing newline. Returns the length of
+/// the text.
 fn read(file: &Path, buffer: &OutBytes<'_>, size: usize) -> Result<c_int, Errno> {
     let os = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
     let room = size.checked_sub(1).ok_or(Errno::EINVAL)?;
@@ -50,8 +50,8 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// Reads a file below the directory of a device. Providers' libraries pass a format of `printf` for the
-/// name, but never call this for a device of this library, so the format is used as a plain name.
+/// Reads a file below a device's directory. Providers' libraries pass a `printf` format as the name, but do not call this
+/// for a device of this library. The format is therefore used as a plain name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_ibdev_sysfs_file(
     buffer: *mut c_char,

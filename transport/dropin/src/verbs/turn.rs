@@ -1,14 +1,13 @@
-//! A lock that the program takes in one call and releases in another.
+//! A lock that a program takes in one call and releases in another.
 //!
-//! `ibv_start_poll` and `ibv_wr_start` give an object to the calling thread until `ibv_end_poll`,
-//! `ibv_wr_complete` or `ibv_wr_abort`. A [`Turn`] holds the state that belongs to that thread in the
-//! meantime.
+//! `ibv_start_poll` and `ibv_wr_start` give an object to the calling thread until `ibv_end_poll`, `ibv_wr_complete` or
+//! `ibv_wr_abort`. A [`Turn`] holds the state that belongs to the thread during this time.
 
 use super::events::lock;
 use std::cell::UnsafeCell;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The lock, and the value of the thread that holds it.
+/// A lock, and the value that belongs to the thread holding it.
 #[derive(Debug, Default)]
 pub(crate) struct Turn<T> {
     taken: Mutex<bool>,
@@ -36,10 +35,10 @@ impl<T> Turn<T> {
         self.released.notify_one();
     }
 
-    /// Runs `body` on the value.
+    /// Calls `body` with the value.
     ///
     /// # Safety
-    /// The calling thread holds the lock, and `body` does not call this function.
+    /// The calling thread must hold the lock, and `body` must not call this function.
     pub(crate) unsafe fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: by this function's contract only the thread that holds the lock gets here, and `body` does
         // not call this function, so this is the only reference.

@@ -1,9 +1,9 @@
 //! Posting with `ibv_wr_*`.
 //!
-//! From `wr_start` to `wr_complete` or `wr_abort` the QP belongs to the calling thread. The other functions here may
-//! be called only in between (`ibv_wr_post(3)`). Each operation adds a request, the setters complete it, and
-//! `wr_complete` posts all or none. Operations and setters cannot return errors, so `wr_complete` returns their first
-//! error.
+//! From `wr_start` to `wr_complete` or `wr_abort`, the QP belongs to the calling thread. The other functions in this file
+//! may be called only in this interval (`ibv_wr_post(3)`). Each operation adds a request, the setters complete the request,
+//! and `wr_complete` posts all requests or none. Operations and setters cannot return errors, so `wr_complete` returns the
+//! first error among them.
 
 use super::batch::{Batch, Bytes, Entry};
 use super::post::{copy_in, send_flags, sge, sge_list};
@@ -13,17 +13,17 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use trunkline_verbs::{IoAddress, QpType, RemoteAddress, Rkey, SendFlags, SendOperation, SrqNumber};
 
-/// Requests of the program since `wr_start`.
+/// The requests that the program has added since `wr_start`.
 #[derive(Debug, Default)]
 pub(crate) struct Posting {
     batch: Batch,
     /// The first error since `wr_start`.
     error: Option<Errno>,
-    /// The QP's `send_ops_flags`. Other operations fail.
+    /// The QP's `send_ops_flags`. Operations that are not in these flags fail.
     allowed: u64,
 }
 
-/// The operations with which a QP can be created.
+/// The operations that can be enabled for a QP.
 pub(super) const ALL_OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -41,7 +41,7 @@ impl Posting {
         self.error.get_or_insert(errno);
     }
 
-    /// Returns the request that the setters complete. A setter without a request is an error.
+    /// Returns the request that a setter completes. A setter without a request is an error.
     fn last(&mut self) -> Option<&mut Entry> {
         if self.batch.entries.is_empty() {
             self.fail(Errno::EINVAL);
@@ -50,7 +50,7 @@ impl Posting {
     }
 }
 
-/// `ibv_qp_to_qp_ex(3)`: NULL for a QP that was created without `send_ops_flags`.
+/// `ibv_qp_to_qp_ex(3)`: returns NULL if the QP was created without `send_ops_flags`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: as `ibv_wr_post(3)` requires, the program passes a live QP.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     if is_extended { qp.cast() } else { null_mut() }
 }
 
-/// Returns the C structure of a QP, with its table of posting functions.
+/// Returns a QP's C structure with its table of posting functions.
 pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base: base,
@@ -92,7 +92,8 @@ pub(super) fn operations(base: ibv_qp) -> ibv_qp_ex {
 /// Calls `action` with the QP and the requests so far.
 ///
 /// # Safety
-/// `qp` is null or a live QP, the calling thread holds its lock, and `action` calls no function of this file.
+/// `qp` must be null or a live QP, the calling thread must hold its lock, and `action` must not call a function of this
+/// file.
 unsafe fn with(qp: *mut ibv_qp_ex, action: impl FnOnce(Handle<'_, ibv_qp_ex>, &mut Posting)) {
     guarded((), || {
         // SAFETY: by this function's contract the QP is null or not destroyed.
@@ -117,7 +118,7 @@ unsafe fn open(qp: *mut ibv_qp_ex, needs: u64, operation: SendOperation) {
             if posting.allowed & needs == 0 {
                 posting.fail(Errno::EOPNOTSUPP);
             }
-            // IBV_SEND_INLINE has no effect, because the setter determines whether the data is inline.
+            // IBV_SEND_INLINE has no effect, because the setter decides whether data is inline.
             let flags = send_flags(wr_flags & !IBV_SEND_INLINE).unwrap_or_else(|errno| {
                 posting.fail(errno);
                 SendFlags::empty()
@@ -222,7 +223,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, address:
     unsafe { open(qp, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, operation) }
 }
 
-/// Records an operation that this device does not support, so that `wr_complete` returns `EOPNOTSUPP`.
+/// Records an operation that this device does not support. `wr_complete` then returns `EOPNOTSUPP`.
 ///
 /// # Safety
 /// Same as [`with`].

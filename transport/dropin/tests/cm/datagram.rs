@@ -1,4 +1,4 @@
-//! Ids of port space UDP, which resolve a service to the number of a QP without a connection.
+//! Ids in port space UDP, which resolve a service to a QP number without a connection.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -72,7 +72,7 @@ fn id_resolves_service_to_qp_number() {
     assert_eq!((reply.address.is_global, reply.address.port_num), (1, 1));
     // SAFETY: the ids are not destroyed yet.
     unsafe {
-        // Without a connection the call succeeds, and no event follows.
+        // The call succeeds without a connection, and no event follows.
         call(|| rdma_disconnect(near)).unwrap();
         call(|| rdma_disconnect(far)).unwrap();
     }
@@ -96,12 +96,12 @@ fn datagram_rejection_is_reported_as_unreachable_with_status() {
     call(|| unsafe { rdma_reject(far, b"no".as_ptr().cast(), 2) }).unwrap();
     let refused = next(&near_channel, RDMA_CM_EVENT_UNREACHABLE).copy;
     assert_eq!((refused.status, &refused.private_data[..3]), (REJECTED, b"no\0".as_slice()));
-    // Destroying the id of a request rejects it.
+    // Destroying a request's id rejects the request.
     let second = near_channel.resolved(address(), at, RDMA_PS_UDP);
     connect(second, &mut with(b"")).unwrap();
     destroy(next(&far_channel, RDMA_CM_EVENT_CONNECT_REQUEST).copy.id);
     assert_eq!(next(&near_channel, RDMA_CM_EVENT_UNREACHABLE).copy.status, REJECTED);
-    // As in the kernel, a reply that cannot be sent rejects the request.
+    // As in the kernel, the request is rejected if the reply cannot be sent.
     let third = near_channel.resolved(address(), at, RDMA_PS_UDP);
     connect(third, &mut with(b"")).unwrap();
     let asked = next(&far_channel, RDMA_CM_EVENT_CONNECT_REQUEST).copy.id;
@@ -110,7 +110,7 @@ fn datagram_rejection_is_reported_as_unreachable_with_status() {
     for id in [near, second, third, far, asked, listener] {
         destroy(id);
     }
-    // The listener is destroyed, and a listener in another port space is a different service.
+    // The listener is destroyed. A listener in another port space is a different service.
     let other = far_channel.id(RDMA_PS_TCP);
     let mut c_at = c_address(*at.ip(), at.port());
     // SAFETY: the id is not destroyed yet, and the address is local.

@@ -1,4 +1,4 @@
-//! Tests of librdmacm's endpoints, with results of `rdma_getaddrinfo`, synchronous ids and XRC (contract J).
+//! Tests of librdmacm's endpoints: results of `rdma_getaddrinfo`, synchronous ids, and XRC (contract J).
 
 use super::lab::*;
 use std::ffi::{CString, c_int, c_uint};
@@ -17,7 +17,7 @@ fn hints(flags: c_int, ps: c_uint, qp_type: c_uint) -> rdma_addrinfo {
     hints
 }
 
-/// The address information for a node and a port, freed on drop.
+/// Address information for a node and a port, which is freed on drop.
 struct Info(*mut rdma_addrinfo);
 
 impl Info {
@@ -45,7 +45,7 @@ impl Drop for Info {
     }
 }
 
-/// A listening endpoint, and its port.
+/// Returns a listening endpoint and its port.
 fn listening(ip: Ipv4Addr, ps: c_uint, qp_type: c_uint) -> (*mut rdma_cm_id, u16) {
     let info = Info::find(ip, 0, &hints(RAI_PASSIVE, ps, qp_type));
     let listener = info.endpoint(&mut small(IBV_QPT_RC)).unwrap();
@@ -56,14 +56,14 @@ fn listening(ip: Ipv4Addr, ps: c_uint, qp_type: c_uint) -> (*mut rdma_cm_id, u16
     }
 }
 
-/// A connecting endpoint at a separate address.
+/// Returns a connecting endpoint at a separate address.
 fn active(to: Ipv4Addr, port: u16, ps: c_uint, qp_type: c_uint) -> *mut rdma_cm_id {
     let mut own = c_address(address(), 0);
     let mut hints = hints(0, ps, qp_type);
     (hints.ai_src_addr, hints.ai_src_len) =
         ((&raw mut own).cast(), u32::try_from(size_of_val(&own)).unwrap());
     let info = Info::find(to, port, &hints);
-    // The endpoint's type comes from the hints, even if the attributes give another type.
+    // The hints determine the endpoint's type, even if the attributes contain another type.
     info.endpoint(&mut small(IBV_QPT_RC)).unwrap()
 }
 
@@ -126,7 +126,7 @@ fn j2_to_j6_xrc_endpoints_exchange_srq_number_and_message() {
         call(|| rdma_disconnect(ini)).unwrap();
         call(|| rdma_disconnect(tgt)).unwrap();
         assert_eq!(copy((*tgt).event).kind, RDMA_CM_EVENT_DISCONNECTED);
-        // Another call does not wait for the same event.
+        // A later call does not wait for the same event.
         call(|| rdma_disconnect(tgt)).unwrap();
         assert!((*tgt).event.is_null());
     }
@@ -151,7 +151,7 @@ unsafe fn ibv_get_srq_num_of(srq: *mut ibv_srq, number: &mut u32) -> c_int {
 
 #[test]
 fn j1_tcp_port_space_makes_every_type_rc_on_wire() {
-    // contract J1: a listener for RC accepts the request, one for XRC would reject it.
+    // contract J1: a listener for RC accepts the request. A listener for XRC would reject it.
     let ip = address();
     let (listener, port) = listening(ip, RDMA_PS_TCP, IBV_QPT_RC);
     let server = serve(listener, Vec::new());
@@ -181,7 +181,7 @@ fn synchronous_connect_reports_refused_and_timed_out() {
 
 #[test]
 fn address_of_invalid_length_is_refused() {
-    // As in the kernel, any other length is invalid, even a larger one.
+    // As in the kernel, every other length is invalid, even a larger one.
     let mut own = [c_address(address(), 0); 2];
     let length = u32::try_from(size_of_val(&own[0])).unwrap();
     for (given, result) in [(length, Ok(())), (2 * length, Err(libc::EINVAL)), (1, Err(libc::EINVAL))] {
@@ -221,7 +221,7 @@ fn names_are_resolved_to_addresses() {
     // SAFETY: the address is an IPv4 address.
     let address = unsafe { found.ai_src_addr.cast::<libc::sockaddr_in>().read() };
     assert_eq!((address.sin_port, address.sin_addr.s_addr.to_ne_bytes()), (7_u16.to_be(), [127, 4, 5, 6]));
-    // Without a type in the hints, the resolver's first result determines the type.
+    // If the hints contain no type, the resolver's first result determines it.
     let active = Info::find(Ipv4Addr::new(127, 4, 5, 6), 7, &hints(0, RDMA_PS_TCP, 0));
     // SAFETY: it is not freed yet.
     let found = unsafe { &*active.0 };

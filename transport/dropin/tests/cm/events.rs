@@ -1,4 +1,4 @@
-//! Tests of librdmacm's functions on asynchronous ids, with several ids per channel and both sides in this process.
+//! Tests of librdmacm's functions for asynchronous ids, with several ids per channel. Both sides are in this process.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -88,7 +88,7 @@ fn qp_assigned_to_id_is_brought_up() {
         near_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         far_channel.expect(RDMA_CM_EVENT_ESTABLISHED);
         assert_eq!([state_of(near_own.0), state_of(far_own.0)], [IBV_QPS_RTS; 2]);
-        // Once the QP is removed from the id, later calls on the id do not change the QP.
+        // After the QP is removed from the id, calls on the id do not change the QP.
         (*near).qp = null_mut();
         call(|| rdma_disconnect(near)).unwrap();
         assert_eq!(state_of(near_own.0), IBV_QPS_RTS);
@@ -119,9 +119,9 @@ fn two_ids_connect_exchange_message_and_disconnect() {
         assert_eq!(state_of((*connected.near).qp), IBV_QPS_ERR);
         connected.near_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
         connected.far_channel.expect(RDMA_CM_EVENT_DISCONNECTED);
-        // The DREQ does not change the QP, because the program may still receive messages that have arrived.
+        // The DREQ does not change the QP, because the program may still take messages that have arrived.
         assert_eq!(state_of((*connected.far).qp), IBV_QPS_RTS);
-        // The other side disconnects as well, and gets no second event.
+        // The other side disconnects as well, but gets no second event.
         call(|| rdma_disconnect(connected.far)).unwrap();
         assert_eq!(state_of((*connected.far).qp), IBV_QPS_ERR);
         connected.near_channel.expect(RDMA_CM_EVENT_TIMEWAIT_EXIT);
@@ -237,7 +237,7 @@ fn request_to_unbound_address_is_repeated_before_rejection() {
 #[test]
 fn silent_peer_is_unreachable() {
     let channel = Channel::new();
-    // The socket prevents the refusal of requests.
+    // The socket prevents the device from refusing requests.
     let at = address();
     let _unread = std::net::UdpSocket::bind((at, 4791)).unwrap();
     let id = channel.resolved(address(), std::net::SocketAddrV4::new(at, 9), RDMA_PS_TCP);
@@ -262,7 +262,7 @@ fn id_migrates_with_its_events() {
         assert!(!first.is_readable(Duration::ZERO));
         assert_eq!((*id).channel, second.0);
         second.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-        // Without a channel the id becomes synchronous; a second such call is refused.
+        // Without a channel, the id becomes synchronous. A second call without a channel is refused.
         call(|| rdma_migrate_id(id, null_mut())).unwrap();
         call(|| rdma_resolve_route(id, 2000)).unwrap();
         assert_eq!(copy((*id).event).kind, RDMA_CM_EVENT_ROUTE_RESOLVED);
@@ -340,7 +340,7 @@ fn listener_at_every_address_has_no_device() {
         call(|| rdma_bind_addr(id, (&raw mut everywhere).cast())).unwrap();
         assert_ne!(rdma_get_src_port(id), 0);
         assert!((*id).verbs.is_null() && (*id).pd.is_null());
-        // No other id can bind to the same port, unless both reuse the address.
+        // Another id cannot bind to the same port unless both ids reuse the address.
         let other = near_channel.id(RDMA_PS_TCP);
         let mut same = c_address(address(), u16::from_be(rdma_get_src_port(id)));
         assert_eq!(call(|| rdma_bind_addr(other, (&raw mut same).cast())), Err(libc::EADDRNOTAVAIL));

@@ -1,5 +1,4 @@
-//! Support for the tests of librdmacm's functions, with addresses of this process's device, and C calls whose results
-//! are checked.
+//! Support for tests of librdmacm's functions: addresses of this process's device, and C calls whose results are checked.
 
 use super::common;
 pub(crate) use super::common::{BOUND, Region};
@@ -22,7 +21,7 @@ pub(crate) fn c_address(ip: Ipv4Addr, port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Runs a call that returns 0, or -1 and sets errno.
+/// Runs a call that returns 0 on success, or returns -1 and sets errno.
 pub(crate) fn call(function: impl FnOnce() -> c_int) -> Result<(), c_int> {
     match function() {
         0 => Ok(()),
@@ -30,7 +29,7 @@ pub(crate) fn call(function: impl FnOnce() -> c_int) -> Result<(), c_int> {
     }
 }
 
-/// A copy of an event with its private data.
+/// A copy of an event and its private data.
 #[derive(Debug, Clone)]
 pub(crate) struct EventCopy {
     pub(crate) id: *mut rdma_cm_id,
@@ -65,7 +64,7 @@ pub(crate) fn copy(event: *mut rdma_cm_event) -> EventCopy {
     }
 }
 
-/// An event channel, destroyed on drop.
+/// An event channel, which is destroyed on drop.
 pub(crate) struct Channel(pub(crate) *mut rdma_event_channel);
 
 impl Channel {
@@ -88,7 +87,7 @@ impl Channel {
         unsafe { libc::poll(&raw mut poll, 1, milliseconds) == 1 }
     }
 
-    /// Returns the next event, which the caller acknowledges.
+    /// Returns the next event, which the caller must acknowledge.
     pub(crate) fn unacknowledged(&self) -> *mut rdma_cm_event {
         assert!(self.is_readable(BOUND), "no event");
         let mut event = null_mut();
@@ -185,7 +184,7 @@ pub(crate) fn create_qp(id: *mut rdma_cm_id) {
     call(|| unsafe { rdma_create_qp(id, null_mut(), &raw mut init) }).unwrap();
 }
 
-/// Returns the parameters of a connection, which point to `private_data`. The data must outlive the parameters.
+/// Returns connection parameters that point to `private_data`, which must outlive them.
 pub(crate) fn with(private_data: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: if private_data.is_empty() { null() } else { private_data.as_ptr().cast() },
@@ -222,7 +221,7 @@ pub(crate) fn state_of(qp: *mut ibv_qp) -> c_uint {
     attributes_of(qp).qp_state
 }
 
-/// Registers memory with this content in an id's PD.
+/// Registers memory with the given contents in an id's PD.
 pub(crate) fn region(id: *mut rdma_cm_id, content: &[u8]) -> Region {
     // SAFETY: the id is not destroyed yet.
     Region::new(unsafe { (*id).pd }, content)
@@ -240,14 +239,14 @@ fn post_srq(srq: *mut ibv_srq, wr_id: u64, sge: ibv_sge) -> c_int {
     unsafe { (*(*srq).context).ops.post_srq_recv.unwrap()(srq, &raw mut wr, &raw mut bad) }
 }
 
-/// Posts a receive on a QP, or on an SRQ.
+/// Posts a receive to a QP or to an SRQ.
 pub(crate) fn receive(qp: *mut ibv_qp, srq: *mut ibv_srq, region: &Region) {
     let sge = whole(region);
     let status = if srq.is_null() { common::post_receive(qp, 0, sge) } else { post_srq(srq, 0, sge) };
     assert_eq!(status, 0);
 }
 
-/// Posts a SEND, which goes to an SRQ for XRC.
+/// Posts a SEND. For XRC, it is sent to an SRQ.
 pub(crate) fn send(qp: *mut ibv_qp, region: &Region, srq_number: u32) {
     let mut sges = [whole(region)];
     let request = ibv_send_wr { remote_srqn: srq_number, ..common::send(0, &mut sges) };

@@ -1,5 +1,5 @@
-//! Tests of the calls that librdmacm and the kernel accept or refuse. They cover the order of steps, addresses,
-//! replies that cannot be sent, and the objects of a listener.
+//! Tests of calls that librdmacm and the kernel accept or refuse: the order of steps, addresses, replies that cannot be
+//! sent, and a listener's objects.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -179,7 +179,7 @@ fn cancelled_request_gets_no_events() {
     let asked = far_channel.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
     create_qp(asked.id);
     destroy_all(&[near]);
-    // The second request arrives after the first one is cancelled.
+    // The second request arrives after the first has been cancelled.
     let second = near_channel.resolved(ip, at, RDMA_PS_TCP);
     create_qp(second);
     connect(second, &mut with(b"")).unwrap();
@@ -218,7 +218,7 @@ fn backlog_excludes_requests_taken_by_program() {
     destroy_all(&[listener]);
 }
 
-/// Returns the address information of a passive endpoint.
+/// Returns the address information for a passive endpoint.
 fn passive(at: &mut libc::sockaddr_in, ps: u32, qp_type: u32) -> rdma_addrinfo {
     // SAFETY: numbers and null pointers, for which zeros are valid.
     let mut info: rdma_addrinfo = unsafe { std::mem::zeroed() };

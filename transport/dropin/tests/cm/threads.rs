@@ -1,4 +1,4 @@
-//! Tests of librdmacm's functions with one thread that serves through epoll, and many threads that connect.
+//! Tests in which one thread serves with epoll and many threads connect with librdmacm's functions.
 
 use super::lab::*;
 use std::ffi::c_int;
@@ -33,12 +33,12 @@ fn connect_repeatedly(to: SocketAddrV4) {
             rdma_destroy_qp(id);
         }
         drop(region);
-        // The time-wait state may end before or after the id is destroyed.
+        // The time-wait state may end before or after the destruction of the id.
         destroy(id);
     }
 }
 
-/// Returns an epoll descriptor for the channel's descriptor.
+/// Returns an epoll descriptor that monitors the channel's descriptor.
 fn epoll_on(channel: &Channel) -> i32 {
     let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 7 };
     // SAFETY: the descriptors are open.
@@ -130,15 +130,15 @@ fn destroyed_listener_leaves_no_events_in_its_channel() {
 /// State of a thread that waits for an event, as seen by other threads.
 #[derive(Default)]
 struct Waiter {
-    /// Thread id; 0 before the thread waits for an event.
+    /// Thread id, or 0 before the thread waits for an event.
     thread: AtomicI32,
-    /// The result of the call, once it has returned.
+    /// Result of the call after it has returned.
     result: OnceLock<Result<(), c_int>>,
 }
 
 impl Waiter {
-    /// Waits for an event. The thread that gets the event destroys the id and then the channel, while the
-    /// other threads wait, or are about to wait again.
+    /// Waits for an event. The thread that gets the event destroys the id and then the channel, while other threads wait or
+    /// are about to wait again.
     fn wait(&self, channel: &AtomicPtr<rdma_event_channel>) {
         let (channel, mut event) = (channel.load(Ordering::SeqCst), null_mut());
         // SAFETY: `gettid` has no preconditions.
@@ -157,7 +157,7 @@ impl Waiter {
         self.result.set(result).unwrap();
     }
 
-    /// Returns true if the thread sleeps. After the thread has stored its id, it sleeps only inside the call.
+    /// Returns true if the thread sleeps. After it has stored its id, it sleeps only in the call.
     fn is_asleep(&self) -> bool {
         let stat = format!("/proc/self/task/{}/stat", self.thread.load(Ordering::SeqCst));
         std::fs::read_to_string(stat).is_ok_and(|stat| stat.contains(") S "))
@@ -173,7 +173,7 @@ fn threads_keep_waiting_when_their_channel_is_destroyed() {
         let waiters: Vec<Arc<Waiter>> = (0..8).map(|_| Arc::default()).collect();
         for waiter in &waiters {
             let (waiter, pointer) = (Arc::clone(waiter), Arc::clone(&pointer));
-            // The thread is never joined, since it waits until the process exits.
+            // The thread is never joined, because it waits until the process exits.
             spawn(move || waiter.wait(&pointer));
         }
         let until = Instant::now() + BOUND;
@@ -187,7 +187,7 @@ fn threads_keep_waiting_when_their_channel_is_destroyed() {
         let mut at = c_address(address(), 0);
         // SAFETY: the id is not destroyed yet, and the addresses are local.
         call(|| unsafe { rdma_resolve_addr(id, (&raw mut at).cast(), (&raw mut at).cast(), 2000) }).unwrap();
-        // All threads are woken, and one gets the event.
+        // All threads are woken, but only one gets the event.
         while !waiters.iter().any(|waiter| waiter.result.get().is_some()) {
             in_time("no thread got the event");
         }

@@ -1,4 +1,4 @@
-//! Registered memory, work requests and completions, for the tests of verbs and of connections.
+//! Registered memory, work requests and completions, for the tests of libibverbs and librdmacm.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// Time limit of every wait, long enough for a loaded machine.
+/// Time limit of every wait. It allows for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
-/// Registered bytes, deregistered on drop.
+/// Registered memory, which is deregistered on drop.
 pub(crate) struct Region {
     pub(crate) bytes: Vec<u8>,
     pub(crate) mr: *mut ibv_mr,
@@ -65,7 +65,7 @@ pub(crate) fn send(wr_id: u64, list: &mut [ibv_sge]) -> ibv_send_wr {
     }
 }
 
-/// Posts a list; returns the error number and the position of the refused request.
+/// Posts a list. Returns the error number and the index of the refused request.
 pub(crate) fn post(qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (c_int, usize) {
     link(list);
     let mut bad = null_mut();

@@ -118,7 +118,7 @@ fn channel_blocks_unless_its_descriptor_is_non_blocking() {
         assert_eq!(waiter.join().unwrap(), 0);
         completions(cq, 2);
         assert_eq!([from, to].map(|qp| ibv_destroy_qp(qp)), [0, 0]);
-        // Two events were taken, so destroying the CQ waits for their acknowledgement.
+        // Two events have been taken, so destroying the CQ waits for their acknowledgement.
         let destroyer = std::thread::spawn({
             let cq = cq.expose_provenance();
             move || ibv_destroy_cq(with_exposed_provenance_mut(cq))

@@ -1,4 +1,4 @@
-//! Support for the tests, with one device per test process at a separate address, and the usual steps of C programs.
+//! Support for the tests: one device per test process, at a separate address, and the usual steps of C programs.
 
 pub(crate) use super::common::{BOUND, Region, completions, post, post_receive, receive, send};
 use std::ffi::c_uint;
@@ -8,7 +8,7 @@ use std::sync::Once;
 use trunkline_dropin::abi::*;
 use trunkline_dropin::verbs::*;
 
-/// An opened device. The test destroys the objects that it creates on it.
+/// An open device. A test destroys the objects that it creates on the device.
 #[derive(Clone, Copy)]
 pub(crate) struct Lab {
     pub(crate) context: *mut ibv_context,
@@ -42,7 +42,7 @@ impl Lab {
         }
     }
 
-    /// Returns the tables that the header's inline functions call.
+    /// Returns the tables that the header's inline functions use.
     pub(crate) fn table(self) -> verbs_context {
         // SAFETY: the context is part of a verbs_context, as for `verbs_get_ctx`.
         unsafe { *self.context.byte_sub(offset_of!(verbs_context, context)).cast::<verbs_context>() }
@@ -75,7 +75,7 @@ impl Lab {
         unsafe { self.table().create_qp_ex.unwrap()(self.context, &raw mut *init) }
     }
 
-    /// Brings a QP to RTS, connected to a QP of this device.
+    /// Moves a QP to RTS, connected to another QP of this device.
     pub(crate) fn connect(self, qp: *mut ibv_qp, peer: u32) {
         let rights = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
         let mut attr = ibv_qp_attr {

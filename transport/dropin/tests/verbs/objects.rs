@@ -29,7 +29,7 @@ fn device_has_xrc_and_no_paging() {
     lab.close();
 }
 
-/// Checks fields that Linux fills and that programs divide by, print or use as an index.
+/// Checks fields that Linux sets and that programs divide by, print, or use as indices.
 #[test]
 fn attributes_filled_by_kernel_are_non_zero() {
     let lab = Lab::open();
@@ -138,7 +138,7 @@ fn read_only_memory_is_not_registered_for_writing() {
         assert_ne!(pages, libc::MAP_FAILED);
         let last = pages.byte_add(4096);
         assert_eq!(libc::mprotect(last, 4096, libc::PROT_READ), 0);
-        // A kernel without `MADV_POPULATE_WRITE` cannot check this, and the registration succeeds.
+        // A kernel without `MADV_POPULATE_WRITE` does not support the check, so the registration succeeds.
         let is_told = libc::madvise(pages, 4096, libc::MADV_POPULATE_WRITE) == 0;
         for (start, length, is_writable) in [(pages, 4096, true), (pages, 4097, false), (last, 64, false)] {
             for access in [IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ] {

@@ -1,4 +1,4 @@
-//! Tests of posting work requests with lists and with `ibv_wr_*`.
+//! Tests of posting with request lists and with `ibv_wr_*`.
 
 use super::lab::{Lab, Region, completions, post, post_receive, receive, request, send};
 use std::ptr::null_mut;
@@ -32,7 +32,7 @@ fn list_is_posted_up_to_bad_request() {
     finish(lab, cq, [from, to], block);
 }
 
-/// libiscsi posts such lists, in a packed structure.
+/// libiscsi posts such lists, which are in a packed structure.
 #[test]
 fn gather_and_scatter_lists_may_lie_at_any_address() {
     #[repr(C, packed)]

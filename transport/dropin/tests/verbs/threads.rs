@@ -1,4 +1,4 @@
-//! Tests of several threads that share one QP and one CQ.
+//! A test in which several threads share one QP and one CQ.
 
 use super::lab::{Lab, Region, completions, post, post_receive, request, send};
 use std::collections::HashSet;
@@ -23,8 +23,8 @@ fn threads_share_qp_and_cq() {
     let block = Region::new(lab.pd, &[0; 4096]);
     let (qps, key, address) = ([from, to].map(|qp| qp.expose_provenance()), block.key(), block.address());
     let cq_address = cq.expose_provenance();
-    // Each thread posts a receive and a send, then takes any two completions, so that the number of
-    // outstanding requests never exceeds the capacity of the queues.
+    // Each thread posts a receive and a send, and then takes any two completions. The number of outstanding requests
+    // therefore never exceeds the capacity of the queues.
     let seen: Vec<u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| {

@@ -5,8 +5,8 @@ use nix::sys::socket::{SockaddrIn, SockaddrIn6, SockaddrLike, SockaddrStorage};
 use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr::from_ref;
 
-/// A C address with the length of its family, since the kernel accepts no other length. The length of nix's
-/// `SockaddrStorage` is the largest family's.
+/// A C address with the length that its family requires, because the kernel accepts no other length. nix's
+/// `SockaddrStorage` has the length of the largest family.
 #[derive(Clone, Copy)]
 pub(super) enum CAddress {
     V4(SockaddrIn),
@@ -23,7 +23,7 @@ impl From<SocketAddr> for CAddress {
 }
 
 impl CAddress {
-    /// Returns the address for a C function that only reads it, even if its prototype is not `const`.
+    /// Returns the address for a C function that only reads it, even if the function's prototype does not say `const`.
     pub(super) fn pointer(&self) -> *mut libc::sockaddr {
         match self {
             Self::V4(v4) => v4.as_ptr(),
@@ -40,7 +40,7 @@ impl CAddress {
     }
 }
 
-/// Returns the address in a storage of librdmacm; `None` if the storage is empty.
+/// Returns the address in a storage of librdmacm, or `None` if the storage is empty.
 pub(super) fn read(storage: &sockaddr_storage) -> Option<SocketAddr> {
     // SAFETY: a storage has room for an address of any family, and any bits are valid for it.
     let address = unsafe { SockaddrStorage::from_raw(from_ref(storage).cast(), None) }?;

@@ -1,8 +1,8 @@
-//! Moves an attached QP through its states, as librdmacm does for an id that has a QP.
+//! Moves an attached QP through its states, as librdmacm does for an id with a QP.
 //!
-//! The attributes are passed unchanged from the kernel's connection manager to the device, because a [`QpModify`]
-//! would lose attributes that only some links have (service level, LID). The QP can be destroyed between two changes,
-//! but not during one.
+//! The attributes are passed unchanged from the kernel's connection manager to the device, because a [`QpModify`] lacks
+//! attributes that only some links have (service level, LID). The QP can be destroyed between two changes, but not during a
+//! change.
 
 use super::endpoint::RawId;
 use super::error::{Asked, check};
@@ -14,12 +14,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use trunkline_verbs::{QpModify, QpState, QueuePair, VerbsError};
 
-/// Limits of READs and atomics; `None` for the values that both sides agreed on.
+/// Limits on outstanding READs and atomics. `None` selects the value that both sides have agreed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Limits {
-    /// Maximum number of READs and atomics that the QP serves concurrently.
+    /// Maximum number of READs and atomics that the QP serves at a time.
     pub(super) resources: Option<u8>,
-    /// Maximum number of READs and atomics that the QP issues concurrently.
+    /// Maximum number of READs and atomics that the QP has outstanding.
     pub(super) depth: Option<u8>,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn own_qp(qp: Arc<dyn QueuePair>) -> Result<Arc<Qp>, VerbsError> {
     any.downcast::<Qp>().map_err(|_| VerbsError::Invalid("the QP belongs to another device"))
 }
 
-/// Moves a QP through states, with the attributes of the endpoint's connection.
+/// Moves a QP through `states` with the attributes of the endpoint's connection.
 pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) -> Result<(), VerbsError> {
     for &state in states {
         let (mut attributes, mask) = changes(id, state)?;
@@ -44,7 +44,7 @@ pub(super) fn through(id: RawId, qp: &Qp, states: &[QpState], limits: Limits) ->
     Ok(())
 }
 
-/// Moves a QP to ERR. This fails only if the QP is in ERR already, or destroyed.
+/// Moves a QP to ERR. This fails only if the QP is already in ERR or destroyed.
 pub(super) fn to_error(qp: &Qp) {
     let change = QpModify { state: Some(QpState::Error), ..QpModify::default() };
     if let Err(error) = qp.modify(&change) {

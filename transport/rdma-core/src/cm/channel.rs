@@ -1,7 +1,8 @@
 //! Event channels of endpoints.
 //!
-//! A channel consists of an event channel of librdmacm, and of an epoll descriptor for it and for the descriptors of
-//! synchronous listeners. All are non-blocking; programs wait for the epoll descriptor.
+//! A channel consists of a librdmacm event channel and an epoll descriptor. The epoll descriptor monitors the event channel
+//! and the descriptors of synchronous listeners. All these descriptors are non-blocking, and programs wait for the epoll
+//! descriptor.
 
 use super::endpoint::RawId;
 use super::error::{Asked, check, last};
@@ -28,14 +29,14 @@ use trunkline_verbs::{CmChannel, CmEvent, VerbsError};
 
 /// Number of ready descriptors read per call.
 const READY: usize = 16;
-/// The event channel's token in epoll. A listener's token is its number, which is at least 1.
+/// Epoll token of the event channel. A listener's token is its number, which is at least 1.
 const EVENT_CHANNEL: u64 = 0;
 
 /// A channel.
 pub(super) struct Channel {
     raw: NonNull<rdma_event_channel>,
     epoll: Epoll,
-    /// Counts the reads. Each read begins with a different listener, which prevents starvation.
+    /// Number of reads so far. Each read begins with another listener, so that no listener starves.
     turn: AtomicUsize,
     shared: Arc<CmState>,
 }
@@ -51,7 +52,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// Converts a trait object to a channel of this manager.
+/// Converts a trait object to a channel of this connection manager.
 pub(super) fn own_channel(
     shared: &Arc<CmState>,
     channel: &Arc<dyn CmChannel>,
@@ -88,19 +89,19 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Returns librdmacm's channel, which is destroyed together with this value.
+    /// Returns librdmacm's channel, which is destroyed when this value is dropped.
     pub(super) fn raw(&self) -> *mut rdma_event_channel {
         self.raw.as_ptr()
     }
 
-    /// Makes a descriptor non-blocking, and adds it to the epoll descriptor.
+    /// Makes a descriptor non-blocking and adds it to the epoll descriptor.
     fn watch(&self, descriptor: BorrowedFd<'_>, token: u64) -> Result<(), VerbsError> {
         unblock(descriptor.as_raw_fd())?;
         let event = EpollEvent::new(EpollFlags::EPOLLIN, token);
         Ok(self.epoll.add(descriptor, event).map_err(io::Error::from)?)
     }
 
-    /// Begins to read requests from a synchronous listener. The caller holds the lock.
+    /// Starts reading requests from a synchronous listener. The caller holds the lock.
     pub(super) fn listen_at(&self, number: u64, raw: RawId) -> Result<(), VerbsError> {
         // SAFETY: the id is synchronous, and the lock is held, so it is not destroyed.
         self.watch(unsafe { own_descriptor(raw) }, number)
@@ -114,12 +115,11 @@ impl Channel {
         let _ = self.epoll.delete(descriptor);
     }
 
-    /// Moves an id and its waiting events to this channel. The caller holds the lock.
+    /// Moves an id and its unread events to this channel. The caller holds the lock.
     pub(super) fn take_in(&self, raw: RawId) -> Result<(), VerbsError> {
         // SAFETY: the lock is held, so the id is not destroyed; table entries hold their channel.
         check(Asked::Create, unsafe { rdma_migrate_id(raw.pointer(), self.raw()) })?;
-        // The kernel does not wake waiters for moved events, so epoll must check the descriptor
-        // again.
+        // The kernel does not wake waiters for moved events, so make epoll check the descriptor again.
         let mut event = EpollEvent::new(EpollFlags::EPOLLIN, EVENT_CHANNEL);
         Ok(self.epoll.modify(self.event_descriptor(), &mut event).map_err(io::Error::from)?)
     }
@@ -130,7 +130,7 @@ impl Channel {
     }
 
     fn next(&self, table: &mut Table) -> Option<CmEvent> {
-        // Events of endpoints are read first, so that a flood of requests does not delay them.
+        // Read events of endpoints first, so that a flood of requests does not delay them.
         loop {
             match self.next_of_channel(table) {
                 Taken::Event(event) => return Some(event),
@@ -171,7 +171,7 @@ impl Channel {
         if copied.code != code::RDMA_CM_EVENT_CONNECT_REQUEST {
             return progress::event(table, copied);
         }
-        // The new id reports to its listener's channel, which is this one.
+        // The new id uses the channel of its listener, which is this channel.
         match RawId::new(subject) {
             Some(new) => progress::request(&self.shared, table, new, copied, false),
             None => Taken::Ignored,
@@ -188,8 +188,8 @@ impl Channel {
         // SAFETY: the lock is held, so the listener is not destroyed; the result is local. The descriptor
         // does not block.
         if unsafe { rdma_get_request(raw.pointer(), &raw mut new) } != 0 {
-            // The listener keeps an event that is not a request until the next call. SAFETY: the lock is
-            // held, so neither the listener nor that event is freed.
+            // Until the next call, the listener keeps an event that is not a request. SAFETY: the lock is held, so neither
+            // the listener nor that event is freed.
             let other = unsafe { NonNull::new((*raw.pointer()).event).map(|event| event::copy(event)) };
             return match other {
                 Some(copied) => progress::event(table, Copied { number: listener, ..copied }),

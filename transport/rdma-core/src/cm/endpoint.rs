@@ -1,8 +1,8 @@
-//! Creation of endpoints with `rdma_create_ep`, the only call of librdmacm that waits for the network.
+//! Creation of endpoints with `rdma_create_ep`, which is the only librdmacm call that waits for the network.
 //!
-//! Only this call creates endpoints for XRC (contract J1, J2). The resolver's threads call it, and so do callers that
-//! may wait for an endpoint, without holding a lock. The new id is synchronous, and exclusive to the caller until the
-//! manager adopts it.
+//! Endpoints for XRC can be created only with this call (contract J1, J2). It is called without a lock by the resolver's
+//! threads and by callers that may block. The new id is synchronous. It is exclusive to the caller until the manager adopts
+//! it.
 
 use super::address::CAddress;
 use super::error::{Asked, check, last};
@@ -40,17 +40,17 @@ impl RawId {
         self.0.as_ptr()
     }
 
-    /// Destroys the id. QPs are not destroyed, because they are not attached in librdmacm.
+    /// Destroys the id but not its QP, because QPs are not attached to ids in librdmacm.
     ///
     /// # Safety
-    /// The id is not used after this, and all its events are acknowledged, except an event that it keeps itself.
+    /// The id must not be used afterwards. All its events must be acknowledged, except an event that it keeps itself.
     pub(super) unsafe fn destroy(self) {
         // SAFETY: the caller upholds the contract. `rdma_destroy_ep` also accepts ids from `rdma_create_id`.
         unsafe { rdma_destroy_ep(self.pointer()) };
     }
 }
 
-/// Creates an endpoint. For an active one, waits up to 2 s for the address and up to 2 s for the route.
+/// Creates an endpoint. For an active endpoint, waits up to 2 s each for the address and for the route.
 ///
 /// # Errors
 /// Same as [`trunkline_verbs::ConnectionManager::create_endpoint`].
@@ -81,13 +81,13 @@ pub(super) fn validate(request: &EndpointRequest) -> Result<(), VerbsError> {
         return Err(VerbsError::Invalid("an active XRC endpoint has an INI, a passive one a TGT"));
     }
     if request.qp_type != QpType::Rc && request.port_space != PortSpace::Ib {
-        // Refuse, since librdmacm would silently connect an RC QP.
+        // librdmacm would silently connect an RC QP.
         return Err(VerbsError::Invalid("XRC needs the port space IB (contract J1)"));
     }
     Ok(())
 }
 
-/// Checks a port space. UDP is refused because it requires UD QPs, which this crate does not support.
+/// Checks a port space. UDP is refused, because it requires UD QPs, which this crate does not support.
 pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> {
     match port_space {
         PortSpace::Udp => Err(VerbsError::NotSupported("port space UDP over librdmacm")),
@@ -95,7 +95,7 @@ pub(super) fn check_port_space(port_space: PortSpace) -> Result<(), VerbsError> 
     }
 }
 
-/// Address information of librdmacm, which is freed on drop.
+/// librdmacm's address information, which is freed on drop.
 struct AddressInfo(NonNull<rdma_addrinfo>);
 
 impl AddressInfo {
@@ -160,8 +160,8 @@ pub(super) fn port_space(port_space: PortSpace) -> u32 {
 /// Returns the name of the device with this address.
 ///
 /// # Errors
-/// Returns [`VerbsError::AddressNotAvailable`] if no device has the address, [`VerbsError::Invalid`] for an
-/// unspecified address, and librdmacm's error if there are no devices.
+/// Returns [`VerbsError::AddressNotAvailable`] if no device has the address, [`VerbsError::Invalid`] if the address is
+/// unspecified, and librdmacm's error if there are no devices.
 pub fn device_for(address: IpAddr) -> Result<String, VerbsError> {
     let _held = HeldStdio::take()?;
     let mut raw = null_mut();

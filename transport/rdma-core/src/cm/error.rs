@@ -1,4 +1,4 @@
-//! Meaning of librdmacm's errnos.
+//! Conversion of librdmacm's errnos to errors.
 
 use crate::error::last_errno;
 use std::ffi::c_int;
@@ -11,17 +11,17 @@ pub(super) enum Asked {
     Create,
     /// Binding to a local address.
     Bind,
-    /// Resolving the address of a peer, or the route to it.
+    /// Resolving a peer's address or the route to the peer.
     Resolve,
-    /// Connecting, accepting, rejecting, disconnecting.
+    /// Connecting, accepting, rejecting or disconnecting.
     Connect,
     /// Setting an option.
     Option,
-    /// Querying the attributes that bring a QP up.
+    /// Querying the attributes for the next QP state.
     QpChanges,
 }
 
-/// Converts the result of a C function. Returns `Ok` for 0, and otherwise the error of this thread's last C call.
+/// Converts the result of a C function. Returns `Ok` if it is 0, and otherwise the error of this thread's last C call.
 pub(super) fn check(asked: Asked, status: c_int) -> Result<(), VerbsError> {
     if status == 0 { Ok(()) } else { Err(last(asked)) }
 }
@@ -31,11 +31,12 @@ pub(super) fn last(asked: Asked) -> VerbsError {
     named(asked, last_errno())
 }
 
-/// Returns the error for an errno.
+/// Returns the error that an errno means for an operation.
 pub(super) fn named(asked: Asked, errno: c_int) -> VerbsError {
     match errno {
         libc::EADDRINUSE => VerbsError::AddressInUse("another endpoint is bound to this port"),
-        // The kernel returns these errnos for an address without an RDMA device, and for a route from such an address.
+        // The kernel returns these errnos for an address that belongs to no RDMA device, and for a route from such an
+        // address.
         libc::EADDRNOTAVAIL | libc::ENODEV if asked == Asked::Resolve => VerbsError::AddressNotAvailable(
             "no RDMA device leads there from the local address, as none does from a loopback address to \
              another host (`ip route get`, `rdma link`)",

@@ -1,7 +1,7 @@
 //! Copies of librdmacm's events.
 //!
-//! An event and its data are valid until the event is acknowledged, so the needed parts are copied first. Kinds,
-//! lengths and states are checked although they come from the kernel.
+//! An event and its data are valid only until the event is acknowledged, so the necessary parts are copied before. Kinds,
+//! lengths and states are checked even though they come from the kernel.
 
 use super::error::{Asked, named};
 use rdma_sys::rdma_cm_event_type as code;
@@ -10,18 +10,18 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use trunkline_verbs::{CmEventKind, ConnectParameters, QpNumber, RejectReason, UnreachableCause};
 
-/// Copied content of an event that may already be acknowledged.
+/// The copied contents of an event, which may already be acknowledged.
 #[derive(Debug)]
 pub(super) struct Copied {
-    /// Number of the event's endpoint, or of the listener for a request.
+    /// Number of the event's endpoint. For a request, number of the listener.
     pub(super) number: u64,
     /// `rdma_cm_event_type`.
     pub(super) code: u32,
-    /// 0, a negative errno, or the reason of a rejection.
+    /// 0, a negative errno, or the reason for a rejection.
     pub(super) status: c_int,
-    /// The connection's parameters; the default if the event has none.
+    /// Parameters of the connection; default values if the event has none.
     pub(super) parameters: ConnectParameters,
-    /// Private data, with the full length given by the event.
+    /// Private data, as long as the event states.
     pub(super) private_data: Vec<u8>,
 }
 
@@ -95,8 +95,8 @@ fn parameters(conn: &rdma_conn_param) -> ConnectParameters {
 }
 
 impl Copied {
-    /// Returns the kind of the program's event, if the event is reported. Requests and responses are not
-    /// converted here, since they need the endpoint.
+    /// Returns the kind of the program's event, or `None` if the event is not reported. Requests and responses are
+    /// converted elsewhere, because their conversion requires the endpoint.
     pub(super) fn kind(&self) -> Option<CmEventKind> {
         let failed = |asked| CmEventKind::AddressError(named(asked, self.status.saturating_abs()));
         Some(match self.code {

@@ -1,7 +1,7 @@
 //! An endpoint.
 //!
-//! An [`Id`] is an entry in the manager's table together with librdmacm's id. Both are removed when it is dropped. The
-//! id is used only with the manager's lock held, which keeps it from being destroyed.
+//! An [`Id`] stands for an entry in the manager's table and for librdmacm's id. Dropping it removes both. The id is used
+//! only with the manager's lock held, which prevents its destruction during the use.
 
 use super::address::{self, CAddress};
 use super::bring_up::{self, Limits, own_qp};
@@ -22,7 +22,7 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Time limit for resolving an address or a route in the kernel, in milliseconds. Same as in `rdma_create_ep`.
+/// Time limit for resolving an address or a route in the kernel, in milliseconds. `rdma_create_ep` uses the same limit.
 pub(super) const RESOLVE_MS: c_int = 2000;
 /// `RDMA_OPTION_ID` and its options.
 const OPTION_ID: c_int = 0;
@@ -39,12 +39,12 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Creates the endpoint for a table entry. Dropping it removes the entry and destroys the id.
+    /// Creates the endpoint for an entry of the table. Dropping it removes the entry and destroys the id.
     pub(super) fn new(number: u64, shared: Arc<CmState>) -> Self {
         Self { number, shared }
     }
 
-    /// Calls `with` on the endpoint's entry, with the lock held.
+    /// Calls `with` with the endpoint's entry while the lock is held.
     fn with<R>(&self, with: impl FnOnce(&mut Entry) -> Result<R, VerbsError>) -> Result<R, VerbsError> {
         let mut table = self.shared.table();
         with(table.entries.get_mut(&self.number).ok_or(VerbsError::Gone)?)
@@ -55,7 +55,7 @@ impl Id {
         self.with(|entry| check(asked, call(entry.raw.pointer())))
     }
 
-    /// Checks that the endpoint's address belongs to this device.
+    /// Returns an error if the endpoint's address belongs to another device.
     fn is_at_ours(&self) -> Result<(), VerbsError> {
         self.with(|entry| {
             // SAFETY: the lock is held, so the id is neither destroyed nor used by another thread.
@@ -106,7 +106,7 @@ impl CmId for Id {
             if !Arc::ptr_eq(qp.opened(), &self.shared.opened) {
                 return Err(VerbsError::Invalid("the QP belongs to another device"));
             }
-            // The program is responsible for a QP in a later state (contract J11).
+            // If the QP is in a later state, the program is responsible for it (contract J11).
             if qp.query()?.state == QpState::Reset {
                 bring_up::through(entry.raw, &qp, &[QpState::Init], Limits::default())?;
             }
@@ -226,7 +226,7 @@ impl CmId for Id {
             RejectReason::CONSUMER => unsafe { rdma_reject(id, data, length) },
             // SAFETY: `ask` holds the lock, so the id is not destroyed; the data is read during the call.
             RejectReason::VENDOR_OPTION => unsafe { rdma_reject_ece(id, data, length) },
-            // librdmacm has functions for these two reasons only.
+            // librdmacm provides functions for these two reasons only.
             _ => {
                 nix::errno::Errno::EOPNOTSUPP.set();
                 -1
@@ -256,11 +256,11 @@ impl CmId for Id {
                 return Ok(());
             }
             if entry.is_synchronous {
-                // The new channel watches the listener's descriptor, where requests may be waiting.
+                // The new channel monitors the listener's descriptor, which may have unread requests.
                 channel.listen_at(self.number, entry.raw)?;
                 entry.channel.forget_listener(entry.raw);
             } else if entry.is_listening {
-                // Linux 6.1 drops pending requests when a listener migrates.
+                // Linux 6.1 drops the pending requests of a listener that is migrated.
                 return Err(VerbsError::NotSupported("migrating a listener that create_id made"));
             } else {
                 channel.take_in(entry.raw)?;
@@ -306,7 +306,7 @@ fn set(entry: &mut Entry, option: CmOption) -> Result<(), VerbsError> {
     })
 }
 
-/// Converts the parameters to C. The result points to the private data of `parameters`.
+/// Converts connection parameters to C. The result points to the private data in `parameters`.
 fn parameters_for_c(parameters: &ConnectParameters, entry: &Entry) -> Result<rdma_conn_param, VerbsError> {
     let length = u8::try_from(parameters.private_data.len()).map_err(|_| VerbsError::Invalid(TOO_LONG))?;
     let (qp_num, srq) = match (&entry.qp, parameters.qp_number) {

@@ -1,6 +1,6 @@
 //! The table of a device's endpoints, and the creation of endpoints.
 //!
-//! The table's lock covers the whole `cm` module, whose documentation states the rules.
+//! The lock of the table protects the whole `cm` module, whose documentation states the rules.
 
 use super::channel::{Channel, own_channel};
 use super::endpoint::{self, RawId, check_port_space, port_space};
@@ -26,7 +26,7 @@ pub(crate) struct Manager {
     resolver: Resolver,
 }
 
-/// State that endpoints and channels of a device share.
+/// State shared by the endpoints and channels of a device.
 #[derive(Debug)]
 pub(super) struct CmState {
     pub(super) opened: Arc<Opened>,
@@ -43,16 +43,16 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) raw: RawId,
-    /// The endpoint's channel, which lives as long as the endpoint.
+    /// The endpoint's channel, which is kept until the endpoint is removed.
     pub(super) channel: Arc<Channel>,
     pub(super) qp_type: QpType,
     pub(super) qp: Option<Arc<Qp>>,
-    /// True if the endpoint has a separate descriptor, like a listener of `rdma_create_ep`.
+    /// True if the endpoint has a separate descriptor, as a listener created by `rdma_create_ep` does.
     pub(super) is_synchronous: bool,
     pub(super) is_listening: bool,
-    /// True if the program has set the ACK timeout. `connect` then does not change it.
+    /// True if the program has set the ACK timeout, which `connect` then leaves unchanged.
     pub(super) has_ack_timeout: bool,
-    /// True if the program got an event for a failure on this side. The peer's reaction is then not reported.
+    /// True if a failure on this side has been reported to the program. The peer's reaction is then not reported.
     pub(super) has_failed: bool,
 }
 
@@ -62,20 +62,20 @@ impl CmState {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if an id belongs to this device, or to no device yet.
+    /// Returns true if an id belongs to this device or is not bound to a device.
     ///
     /// # Safety
-    /// The id is not destroyed, and not changed elsewhere during the call.
+    /// The id must not be destroyed or changed elsewhere during the call.
     pub(super) unsafe fn is_ours(&self, raw: RawId) -> bool {
         // SAFETY: this function's contract.
         let verbs = unsafe { (*raw.pointer()).verbs };
         verbs.is_null() || verbs == self.opened.context.raw()
     }
 
-    /// Adds an id to the table and assigns its number. The id reports to `channel`, or to a separate channel.
+    /// Adds an id to the table and assigns its number. The id's events go to `channel`, or to a separate channel.
     ///
     /// # Safety
-    /// The id is not destroyed, and it is not shared, or the lock was held since its creation.
+    /// The id must not be destroyed. It must not be shared, or the lock must have been held since its creation.
     pub(super) unsafe fn enter(
         &self,
         table: &mut Table,
@@ -101,7 +101,7 @@ impl CmState {
         number
     }
 
-    /// Creates an endpoint from an id that [`endpoint::create`] returned.
+    /// Creates an endpoint for an id returned by [`endpoint::create`].
     pub(super) fn adopt(
         self: &Arc<Self>,
         raw: RawId,
@@ -122,23 +122,23 @@ impl CmState {
         // SAFETY: this function owns the new id.
         let number =
             unsafe { self.enter(&mut table, raw, Arc::clone(&channel), request.qp_type, is_listener) };
-        // A listener keeps its own descriptor, which the channel watches and reads.
+        // A listener keeps its own descriptor, which the channel monitors and reads.
         let placed = if is_listener { channel.listen_at(number, raw) } else { channel.take_in(raw) };
         drop(table);
-        // On failure, dropping the endpoint destroys the id and takes the lock.
+        // If this fails, dropping the endpoint takes the lock and destroys the id.
         let id = Arc::new(Id::new(number, Arc::clone(self)));
         placed.map(|()| id as Arc<dyn CmId>)
     }
 }
 
-/// Returns a number that is unique among all endpoints of the process.
+/// Returns a number that is unique among the endpoints of the process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Manager {
-    /// Creates the connection manager of an opened device.
+    /// Creates the connection manager for an opening of a device.
     pub(crate) fn new(opened: &Arc<Opened>) -> Self {
         let shared = Arc::new(CmState { opened: Arc::clone(opened), table: Mutex::default() });
         Self { resolver: Resolver::new(Arc::clone(&shared)), shared }

@@ -1,7 +1,7 @@
-//! Translation of librdmacm's events to the program's.
+//! Translation of librdmacm's events to the program's events.
 //!
-//! Creates an endpoint for a request, brings the attached QP up for a peer's reply, and moves it to ERR at the end of
-//! a connection. `channel` reads the events and calls these functions with the manager's lock held.
+//! This module creates an endpoint for a request, brings up the attached QP when the peer replies, and moves the QP to ERR
+//! when the connection ends. `channel` reads the events and calls these functions with the manager's lock held.
 
 use super::bring_up;
 use super::channel::Taken;
@@ -15,8 +15,8 @@ use rdma_sys::{rdma_disconnect, rdma_establish};
 use std::sync::Arc;
 use trunkline_verbs::{CmEvent, CmEventKind, CmId, CmIdNumber, QpState, VerbsError};
 
-/// Creates an endpoint for a request. `migrates` is true if the new id has a separate channel, like an id of
-/// a synchronous listener. The caller holds the lock.
+/// Creates an endpoint for a request. `migrates` is true if the new id has a separate channel, as an id from a synchronous
+/// listener does. The caller holds the lock.
 pub(super) fn request(
     shared: &Arc<CmState>,
     table: &mut Table,
@@ -26,8 +26,8 @@ pub(super) fn request(
 ) -> Taken {
     let listener = table.entries.get(&copied.number);
     let listener = listener.map(|listener| (listener.qp_type, Arc::clone(&listener.channel)));
-    // A listener on the wildcard address also receives requests to other devices. SAFETY: librdmacm has just returned
-    // the id, so no other code uses it.
+    // A listener on the wildcard address also receives requests to other devices. SAFETY: librdmacm has just returned the
+    // id, so no other code uses it.
     let fits = unsafe { shared.is_ours(new) };
     let adopted = match listener {
         Some((qp_type, channel)) if fits => {
@@ -48,18 +48,18 @@ pub(super) fn request(
         }
         Err(error) => {
             tracing::debug!(%error, "connection request not adopted");
-            // The kernel then rejects the request.
-            // SAFETY: the new id is not shared, and its event is acknowledged, or kept by the id.
+            // The kernel then rejects the request. SAFETY: the new id is not shared, and its event is acknowledged or kept
+            // by the id.
             unsafe { new.destroy() };
             Taken::Ignored
         }
     }
 }
 
-/// Translates an endpoint's event to the program's event, and performs librdmacm's steps for an id with a
-/// QP. The caller holds the lock.
+/// Translates an endpoint's event to the program's event, and performs the steps that librdmacm would perform for an id
+/// with a QP. The caller holds the lock.
 pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
-    // The program may have dropped the endpoint in the meantime.
+    // The program may already have dropped the endpoint.
     let Some(entry) = table.entries.get_mut(&copied.number) else { return Taken::Ignored };
     let (raw, qp) = (entry.raw, entry.qp.clone());
     let kind = if copied.code == code::RDMA_CM_EVENT_CONNECT_RESPONSE {
@@ -85,10 +85,9 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
             bring_up::to_error(&qp);
         }
         if matches!(kind, Some(CmEventKind::Disconnected { .. })) {
-            // The peer waits for a DREP, which the kernel leaves to this side. If the event was the peer's
-            // own DREP, this has no effect.
-            // SAFETY: the caller holds the lock, so the id is not destroyed. It is not synchronous, so the
-            // call does not wait.
+            // The peer waits for a DREP, which the kernel leaves to this side. If the event was the peer's own DREP, this
+            // call has no effect. SAFETY: the caller holds the lock, so the id is not destroyed. It is not synchronous, so
+            // the call does not wait.
             let _ = unsafe { rdma_disconnect(raw.pointer()) };
         }
         kind
@@ -104,9 +103,9 @@ pub(super) fn event(table: &mut Table, copied: Copied) -> Taken {
     }
 }
 
-/// Brings the QP up after the peer has accepted, and establishes the connection.
+/// Brings up the QP after the peer has accepted, and establishes the connection.
 fn finish(raw: RawId, qp: &crate::qp::Qp) -> Result<(), VerbsError> {
-    // Enter INIT again, because the kernel's connection manager grants the peer no access rights before the request is
+    // Enter INIT again. The kernel's connection manager does not grant access rights to the peer before the request is
     // sent.
     let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
     bring_up::through(raw, qp, &states, bring_up::Limits::default())?;

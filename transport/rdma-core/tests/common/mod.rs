@@ -1,4 +1,4 @@
-//! The device under test, which is the host's first device, opened twice.
+//! The device under test. It is the host's first device, which is opened twice.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use trunkline_conformance::{Bench, Port};
 use trunkline_rdma_core::RdmaCore;
 use trunkline_verbs::{CompletionStatus, Device, GidEntry, GidKind, Provider, VerbsError};
 
-/// A device of the host, at one of its addresses.
+/// A device of the host with one of its addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct OnHost {
     pub(crate) device: String,
@@ -16,14 +16,14 @@ pub(crate) struct OnHost {
 }
 
 impl OnHost {
-    /// Returns the device named by `TRUNKLINE_DEVICE`, or the first, with its first RoCE v2 address that is not
-    /// link-local. The error gives the reason why none is found.
+    /// Returns the device named by `TRUNKLINE_DEVICE`, or the first device, with its first RoCE v2 address that is not
+    /// link-local. The error states why there is none.
     pub(crate) fn find() -> Result<Self, String> {
         Ok(Self::all(std::env::var("TRUNKLINE_DEVICE").ok().as_deref())?.remove(0))
     }
 
-    /// Returns the device with that name, or the first, once for each RoCE v2 address that is not link-local. The list
-    /// is not empty.
+    /// Returns the device with the given name, or the first device, once per RoCE v2 address that is not link-local. The
+    /// result is not empty.
     pub(crate) fn all(name: Option<&str>) -> Result<Vec<Self>, String> {
         let devices = RdmaCore.devices().map_err(|error| error.to_string())?;
         let mut names = devices.into_iter().map(|info| info.name);
@@ -40,7 +40,7 @@ impl OnHost {
         Ok(all)
     }
 
-    /// Opens the device again, for use at the address.
+    /// Opens the device again, for use with its address.
     pub(crate) fn port(&self) -> Result<Port, VerbsError> {
         Ok(Port { device: self.open()?, address: self.gid.gid.ip(), gid_index: self.gid.index })
     }
@@ -50,8 +50,8 @@ impl OnHost {
         RdmaCore.open(&self.device)
     }
 
-    /// Returns true if the device is the kernel's soft RoCE, whose deviations are known. Only its driver names the
-    /// network interface in use.
+    /// Returns true if the device is the kernel's soft RoCE, which has known deviations. Only its driver names the network
+    /// interface.
     fn is_rxe(&self) -> bool {
         Path::new("/sys/class/infiniband").join(&self.device).join("parent").exists()
     }
@@ -85,12 +85,12 @@ impl Bench for OnHost {
         false
     }
 
-    // rxe's module reads the ring of receives only when other work wakes it.
+    // rxe reads its ring of receives only when other work wakes it.
     fn flushes_late_receives(&self) -> bool {
         !self.is_rxe()
     }
 
-    // rxe treats a message that is too long for its receive as a malformed receive.
+    // rxe treats a message that exceeds its receive as a malformed receive.
     fn length_violation(&self) -> &[CompletionStatus] {
         const STATUSES: [CompletionStatus; 2] =
             [CompletionStatus::RemoteInvalidRequest, CompletionStatus::RemoteOperationError];

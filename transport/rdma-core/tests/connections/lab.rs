@@ -1,7 +1,7 @@
-//! A device to test on, and the common steps of connection tests.
+//! The device under test, and common steps of connection tests.
 //!
 //! The tests run on any device of the kernel, or on the software device through its drop-in libraries
-//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without a device each test is skipped with a message, or fails if
+//! (`LD_LIBRARY_PATH=$PWD/target/dropin`). Without a device, each test is skipped with a message, or fails if
 //! `TRUNKLINE_REQUIRE_DEVICE` is set.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -15,7 +15,7 @@ use trunkline_verbs::{
     QueueCapacities, QueuePair, XrcDomain, XrcdFlags,
 };
 
-/// Time limit of every wait, long enough for a loaded machine.
+/// Time limit of every wait. It allows for a loaded machine.
 pub(crate) const BOUND: Duration = Duration::from_secs(60);
 
 /// A device with the objects that QPs need.
@@ -61,7 +61,7 @@ impl Lab {
         Some(Self { device, addresses, pd, cq, xrcd })
     }
 
-    /// Returns the connection types that the device supports, as pairs of QP types.
+    /// Returns the connection types that the device supports, as the QP types of the two sides.
     pub(crate) fn types(&self) -> Vec<(QpType, QpType)> {
         let mut types = vec![(QpType::Rc, QpType::Rc)];
         if self.xrcd.is_some() {
@@ -77,13 +77,13 @@ impl Lab {
         use std::hash::{BuildHasher, RandomState};
         let own = self.addresses[0];
         if !own.is_loopback() || own.is_ipv6() {
-            // On other interfaces the kernel resolves the address first, and fails without a reply.
+            // On other interfaces, the kernel resolves the address first, so the request fails before it is sent.
             eprintln!("skip: no address is known that {own} can reach and at which nothing replies");
             return None;
         }
         let [a, b, c, ..] = RandomState::new().hash_one(own).to_ne_bytes();
         let at = Ipv4Addr::new(127, a | 0x80, b, c.clamp(1, 254));
-        // The software device refuses requests to an address of its host without a socket.
+        // If there is no socket at an address of its own host, the software device refuses requests to it.
         let unread = UdpSocket::bind((at, 4791)).unwrap();
         Some((SocketAddr::from((at, 7471)), unread))
     }

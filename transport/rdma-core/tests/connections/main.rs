@@ -110,11 +110,11 @@ fn rejection_reports_its_reason() {
             assert_eq!((event.private_data.len(), &event.private_data[..8]), (148, &b"not you\0"[..]));
             assert_eq!(state(&near_qp), QpState::Error);
         }
-        // Dropping a request rejects it as well.
+        // Dropping a request also rejects it.
         let (near_id, _qp) = lab.request(listener.local_address(), types.0, &near, b"");
         drop(next_request(&far));
         assert_kind!(next(&near), near_id, CmEventKind::Rejected(_));
-        // The listener is dropped.
+        // A request to a listener that has been dropped is rejected.
         let there = listener.local_address();
         drop(listener);
         let (near_id, _qp) = lab.request(there, types.0, &near, b"");
@@ -172,7 +172,7 @@ fn program_can_bring_its_qp_up_itself() {
     far_id.communication_established();
 }
 
-/// A connection whose active side has the reply, and has not sent the RTU.
+/// A connection whose active side has received the reply but not sent the RTU.
 struct Answered {
     far: Arc<dyn CmChannel>,
     id: Arc<dyn CmId>,
@@ -206,7 +206,7 @@ fn initiator_can_reject_reply() {
     }
 }
 
-/// The RTU is lost, and the first packet on the QP establishes the connection instead.
+/// The RTU is lost. The first packet to the QP establishes the connection instead.
 #[test]
 fn communication_established_replaces_rtu() {
     let Some(lab) = Lab::open() else { return };
@@ -240,13 +240,13 @@ fn endpoints_migrate_with_their_events() {
         let (near_id, _near_qp) = lab.request(listener.local_address(), types.0, &near, b"");
         let (far_id, ..) = next_request(&far);
         let _far_qp = lab.accept(&far_id, types.1, b"");
-        // Wait until the reply has arrived, but do not take its event.
+        // Wait until the reply has arrived, without taking its event.
         assert!(lab::wait_readable(&*near, BOUND));
         near_id.migrate(&other).unwrap();
         assert_kind!(next(&other), near_id, CmEventKind::Established);
         assert_kind!(next(&far), far_id, CmEventKind::Established);
         assert!(near.next_event().is_none());
-        // A listener with a separate descriptor and a waiting request.
+        // Migrate a listener that has a separate descriptor and a pending request.
         let (late_id, _late_qp) = lab.request(listener.local_address(), types.0, &near, b"late");
         assert!(lab::wait_readable(&*far, BOUND));
         listener.migrate(&other).unwrap();
@@ -272,7 +272,7 @@ fn one_descriptor_announces_requests_of_all_listeners() {
     assert_eq!(asked.iter().map(|id| id.local_address().port()).collect::<Vec<_>>(), ports);
 }
 
-/// Endpoints are destroyed while their events are waiting, arriving, or being read.
+/// Endpoints are destroyed while their events are pending, arriving or being read.
 #[test]
 fn endpoints_can_be_dropped_at_any_time() {
     let Some(lab) = Lab::open() else { return };
@@ -284,7 +284,7 @@ fn endpoints_can_be_dropped_at_any_time() {
             let asking: Vec<_> = (0..8).map(|_| lab.request(to, types.0, &near, b"")).collect();
             std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
-                    // Takes events meanwhile, and drops them with the endpoints of requests.
+                    // Take events at the same time. This drops the endpoints of requests.
                     for _ in 0..200 {
                         drop((near.next_event(), far.next_event()));
                         std::thread::yield_now();
@@ -320,7 +320,7 @@ fn each_background_request_for_endpoint_finishes_once() {
         let mut made: Vec<_> = finished.iter().map(|(number, made)| (number, made.unwrap())).collect();
         made.sort_by_key(|(number, _)| *number);
         assert_eq!(made.iter().map(|(number, _)| *number).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
-        // The endpoints can be used like any other.
+        // The endpoints work like any other endpoint.
         let (_, id) = made.remove(0);
         let qp = lab.qp(types.0);
         id.attach(qp).unwrap();
@@ -328,7 +328,7 @@ fn each_background_request_for_endpoint_finishes_once() {
         drop(next_request(&far));
         assert_kind!(next(&near), id, CmEventKind::Rejected(_));
     }
-    // Failures for dead addresses and invalid requests are reported in the same way.
+    // Dead addresses and invalid requests are reported in the same way.
     let (done, finished) = mpsc::channel();
     let ask = |request: EndpointRequest| {
         let done = done.clone();
@@ -373,7 +373,7 @@ fn device_for_finds_device_of_address() {
     assert!(device_for([0, 0, 0, 0].into()).is_err());
 }
 
-/// A command from the environment, such as `rdma link delete`, removes the device. It returns when all objects of the
+/// A command from the environment, such as `rdma link delete`, removes the device. The command ends when all objects of the
 /// device are closed.
 #[test]
 fn every_endpoint_gets_event_when_device_is_removed() {
@@ -405,7 +405,7 @@ fn every_endpoint_gets_event_when_device_is_removed() {
             }
         }
     }
-    // Later calls on the endpoints fail, and do not hang.
+    // Later calls on the endpoints fail instead of hanging.
     assert!(resolved.connect(&parameters(b"")).is_err());
     drop((near_id, resolved, bound, far_id, listener, near_qp, far_qp, near, far, lab));
     let until = std::time::Instant::now() + BOUND;

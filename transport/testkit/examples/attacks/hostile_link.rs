@@ -8,12 +8,12 @@ use trunkline_softrdma::link::{Datagram, Link, LinkError, ReceiveBatch, SendBatc
 use trunkline_testkit::{HostilePeer, Hostility, Random};
 use trunkline_verbs::{Counter, Time};
 
-/// MTU of loopback in bytes.
+/// MTU of the loopback interface, in bytes.
 const MTU: u32 = 65_536;
-/// Length of the longest datagram in bytes.
+/// Maximum length of a datagram, in bytes.
 const LONGEST: usize = 8192;
 
-/// Sockets on port 4791 of the peer's addresses.
+/// A link with sockets on port 4791 of the peer's addresses.
 #[derive(Debug)]
 pub(crate) struct HostileLink {
     sockets: Vec<(IpAddr, UdpSocket)>,
@@ -59,7 +59,7 @@ impl Link for HostileLink {
             let changed = self.peer.outgoing(source, destination, bytes);
             match socket.send_to(changed.as_deref().unwrap_or(bytes), destination) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // Any other error drops the datagram, as a network may.
+                // After any other error, the datagram is dropped, as in a lossy network.
                 Ok(_) | Err(_) => done += 1,
             }
         }

@@ -1,10 +1,10 @@
-//! Attacks on running nodes, and claims that must hold during them. `deploy/checks/40-garbage.sh`,
+//! Attacks on running nodes, and the claims that must hold during the attacks. `deploy/checks/40-garbage.sh`,
 //! `deploy/checks/45-attacks.sh` and `deploy/checks/50-identity.sh` run this program.
 //!
-//! Each attack starts honest nodes in separate processes, and attacks them from outside, within the threat model of
-//! `docs/book/src/why/security.md`. It prints a line for each claim: `pass ATTACK-CLAIM (measured)` or `fail
-//! ATTACK-CLAIM: measured`. The program uses only packets, the environment and the public crates, so the same source
-//! can be built next to any version.
+//! Each attack starts honest nodes in separate processes and attacks them from outside, within the threat model of
+//! `docs/book/src/why/security.md`. It prints one line per claim: `pass ATTACK-CLAIM (measured)` or `fail ATTACK-CLAIM:
+//! measured`. The program uses only packets, the environment and the public crates, so the same source can be built with
+//! any version.
 
 mod forge;
 mod garbage;
@@ -21,7 +21,7 @@ use std::time::Duration;
 use trunkline::Connections;
 use trunkline_testkit::{Claims, fresh_ip};
 
-/// The result of an operation whose errors end the program.
+/// The result of an operation. An error ends the program.
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// Attacks on running nodes.
@@ -103,7 +103,7 @@ impl Plan {
         Duration::from_secs(self.seconds)
     }
 
-    /// Returns an unused address in this process's namespace, or in the servers' namespace if `is_far`.
+    /// Returns an unused address in the servers' namespace if `is_far` is true, and otherwise in this process's namespace.
     fn address(&self, is_far: bool) -> IpAddr {
         let [a, b, c, d] = fresh_ip().octets();
         match (&self.far, is_far) {
@@ -118,7 +118,7 @@ impl Plan {
         self.connections != Connections::Rc
     }
 
-    /// Returns the kind of connections, as a flag of a node.
+    /// Returns the kind of connections as a value for a node's command line.
     fn kind(&self) -> &'static str {
         if self.is_xrc() { "xrc" } else { "rc" }
     }

@@ -1,6 +1,6 @@
-//! Peers built directly on verbs, which can send any frame, and forged connection requests.
+//! Peers that are built directly on verbs and can send arbitrary frames, and forged connection requests.
 //!
-//! This module encodes the private data of a request itself, so that the tests of these peers also fix the layout of
+//! This module encodes the private data of requests independently, so that tests with these peers also check the layout of
 //! the handshake.
 
 use crate::Random;
@@ -16,21 +16,21 @@ use trunkline_verbs::{
     VerbsError,
 };
 
-/// Reason of a refusal that carries a cookie.
+/// Rejection reason that is accompanied by a cookie.
 const UNPROVEN: u8 = 11;
 
-/// Private data of the request for a node's first session.
+/// Private data of a node's request for its first session.
 #[derive(Debug, Clone)]
 pub struct Hello {
     /// Port of the node's listener.
     pub port: u16,
-    /// Incarnation of the node.
+    /// Number that identifies the incarnation of the node.
     pub epoch: u64,
     /// True for RC connections.
     pub is_rc: bool,
     /// The only version of the session protocol that the node speaks.
     pub version: u8,
-    /// Poller that dials.
+    /// Index of the poller that dials.
     pub poller: u16,
     /// Number of pollers of the node.
     pub pollers: u16,
@@ -56,14 +56,14 @@ impl Hello {
         }
     }
 
-    /// Returns the cookie in the private data of a refusal.
+    /// Returns the cookie in the private data of a rejection, if it contains one.
     #[must_use]
     pub fn cookie_in(refusal: &[u8]) -> Option<[u8; 16]> {
         let is_unproven = refusal.starts_with(b"TRNK") && *refusal.get(5)? == UNPROVEN;
         is_unproven.then(|| refusal.get(8..24)?.try_into().ok()).flatten()
     }
 
-    /// Returns the private data.
+    /// Encodes the private data.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = b"TRNK".to_vec();
@@ -74,15 +74,15 @@ impl Hello {
         bytes.extend([0; 12]);
         bytes.extend(self.poller.to_be_bytes());
         bytes.extend(self.pollers.to_be_bytes());
-        // The kind of connections, and the lowest version spoken. Version 2 does not define the second field.
+        // The kind of connections and the lowest supported version. Version 2 does not define the second field.
         bytes.extend([if self.is_rc { 2 } else { 1 }, self.version]);
         bytes.extend(self.cookie);
-        // The usual UDP port.
+        // Zero stands for the default UDP port.
         bytes.extend([0; 2]);
         bytes
     }
 
-    /// Builds the REQ that a device at the claimed address would send, and returns it with its comm id.
+    /// Builds the REQ that a device at the claimed address would send. Returns the REQ and its comm id.
     ///
     /// # Panics
     /// Panics if the addresses are of different families.
@@ -115,7 +115,7 @@ impl Hello {
     }
 }
 
-/// An endpoint that is connecting, and its QP.
+/// A connecting endpoint and its QP.
 type Dialled = (Arc<dyn CmId>, Arc<dyn QueuePair>);
 
 /// A device at one address that dials nodes.
@@ -123,18 +123,18 @@ type Dialled = (Arc<dyn CmId>, Arc<dyn QueuePair>);
 pub struct HandMadePeer {
     /// Device of the peer.
     pub device: Arc<dyn Device>,
-    /// Address of the device.
+    /// The device's address.
     pub host: IpAddr,
-    /// Event channel of the dials.
+    /// Event channel for the endpoints of dialled connections.
     pub channel: Arc<dyn CmChannel>,
-    /// CQ of its QPs.
+    /// CQ of the peer's QPs.
     pub cq: Arc<dyn CompletionQueue>,
-    /// Protection domain of its QPs.
+    /// Protection domain of the peer's QPs.
     pub pd: Arc<dyn ProtectionDomain>,
 }
 
 impl HandMadePeer {
-    /// Creates a peer, with the objects that its QPs share.
+    /// Creates a peer and the objects that its QPs share.
     ///
     /// # Errors
     /// Returns the error of the device.
@@ -162,7 +162,7 @@ impl HandMadePeer {
         Ok(listener)
     }
 
-    /// Requests a connection for a new QP.
+    /// Requests a connection to a node for a new QP.
     ///
     /// # Errors
     /// Returns the error of the device.
@@ -189,7 +189,7 @@ impl HandMadePeer {
     }
 }
 
-/// Returns the number of the first SRQ in an accepting node's private data.
+/// Returns the first SRQ number in an accepting node's private data.
 ///
 /// # Panics
 /// Panics if the private data is too short.
@@ -198,7 +198,7 @@ pub fn first_srq(private_data: &[u8]) -> SrqNumber {
     SrqNumber::new(u32::from_be_bytes(private_data[24..28].try_into().expect("four bytes")))
 }
 
-/// Posts a frame with the work request number 1.
+/// Posts a frame as a work request with `wr_id` 1.
 ///
 /// # Errors
 /// Returns the error of the QP.
@@ -207,16 +207,15 @@ pub fn post_frame(qp: &dyn QueuePair, srq: SrqNumber, data: SendData<'_>) -> Res
     qp.post_send(&[SendRequest { wr_id: 1, operation: SendOperation::Send, data, flags, remote_srq: srq }])
 }
 
-/// A host that listens on many ports, dials a node from each, returns the cookies that it receives, and
-/// never answers a dial-back.
+/// A host that listens on many ports and dials a node from each of them. It returns cookies, but never answers a dial-back.
 #[derive(Debug)]
 pub struct Crowd {
     peer: HandMadePeer,
     node: SocketAddr,
     version: u8,
-    /// Frames that each session sends as soon as it is half-open.
+    /// Frames that each session sends when it becomes half-open.
     frames: Vec<Vec<u8>>,
-    /// Channel of the listeners. It is never read, so the dial-backs stay undecided.
+    /// Event channel of the listeners. It is never read, so the dial-backs remain unanswered.
     _unread: Arc<dyn CmChannel>,
     _listeners: Vec<Arc<dyn CmId>>,
     dials: HashMap<CmIdNumber, Dial>,
@@ -239,10 +238,10 @@ pub enum Decision {
 }
 
 impl Crowd {
-    /// First port of the listeners.
+    /// Number of the first listener's port.
     const FIRST_PORT: u16 = 1000;
 
-    /// Dials from several ports.
+    /// Creates a crowd, and dials the node from each port.
     ///
     /// # Errors
     /// Returns the error of the device.
@@ -272,8 +271,7 @@ impl Crowd {
         Ok(())
     }
 
-    /// Returns the next decision, and sends the frames of an accepted session. Returns `None` if a decision has not
-    /// arrived yet.
+    /// Returns the next decision, or `None` if none has arrived. After an acceptance, sends the session's frames.
     ///
     /// # Errors
     /// Returns the error of the device.
@@ -283,7 +281,7 @@ impl Crowd {
                 CmEventKind::Established => {
                     let srq = first_srq(&event.private_data);
                     for frame in &self.frames {
-                        // The node may have ended the session in the meantime.
+                        // The node may already have ended the session.
                         let _ = post_frame(&*self.dials[&event.id].qp, srq, SendData::Inline(frame));
                     }
                     return Ok(Some(Decision::Accepted));

@@ -1,8 +1,8 @@
-//! Changes by a hostile peer to the frames of its messages.
+//! The changes that a hostile peer makes to the frames of its messages.
 //!
-//! The payload of a message begins with a frame header: kind (1 byte), flags (1), a word (2), grant (2), number of
-//! waiting messages (1), target poller (1), all little endian. The word of a Credit frame is the released credit, and
-//! the word of a FIN is its number of entries. An announcement follows the header, or the time left after it.
+//! The payload of a message begins with a frame header: kind (1 byte), flags (1), a word (2), grant (2), number of waiting
+//! messages (1) and target poller (1), all little endian. In a Credit frame, the word is the released credit. In a FIN, it
+//! is the number of entries. An announcement follows the header, or the time left if there is one.
 
 use super::Hostility;
 use crate::Random;
@@ -12,37 +12,36 @@ use std::collections::BTreeMap;
 const HEADER: usize = 8;
 /// Kind of a frame that grants credit.
 pub const CREDIT: u8 = 1;
-/// Kind of a frame that reports large messages as READ.
+/// Kind of a frame that reports that large messages have been READ.
 pub const FIN: u8 = 2;
 /// Kind of the first frame of each lane.
 pub const SETTINGS: u8 = 3;
 const BUNDLE: u8 = 4;
-/// A kind that no version defines, and that a receiver ignores.
+/// A kind that is not defined in any version, and that receivers ignore.
 const IGNORED: u8 = 0x0f;
-/// First of the kinds that belong to the upper half.
+/// First kind that belongs to the upper layer.
 const UPPER: u8 = 0x10;
-/// Flag of a frame that ends the session if the receiver does not support its kind.
+/// Flag that makes a receiver end the session if it does not support the frame's kind.
 pub const CRITICAL: u8 = 1;
-/// Flag of a frame that announces a large message.
+/// Flag for a frame that announces a large message.
 pub const ANNOUNCES: u8 = 2;
-/// Flag of a frame that contains a time left, and the size of that time in bytes.
+/// Flag for a frame that contains the time left, and the size of the time in bytes.
 const TIME_LEFT: u8 = 4;
 const TIME_LEFT_BYTES: usize = 4;
-/// Initial grant of each pair of nodes.
+/// Initial grant for each pair of nodes.
 pub const FIRST_GRANT: u16 = u16::MAX - 998;
-/// Offsets of the length, address and key in an announcement, which begins with its number.
+/// Offsets of the length, the address and the key in an announcement. An announcement begins with its number.
 const LENGTH: usize = 8;
 const ADDRESS: usize = 16;
 const RKEY: usize = 24;
-/// Number of bytes that a prying peer READs next to the announced memory.
+/// Number of bytes beyond the announced memory that a prying peer READs.
 const BESIDE: u64 = 64;
-/// Number of credits used beyond the grant, which is at most the number that a node can grant.
+/// Number of credits used beyond the grant, at most the number that a node can grant.
 const BEYOND: u16 = 200;
-/// Number of frames that a garbling peer leaves unchanged before its first change. Every peer sends more frames than
-/// this.
+/// Number of frames that a garbling peer leaves unchanged before its first change. Every peer sends more frames than this.
 const HONEST: u64 = 10;
 
-/// Builds a frame with a correct header before its payload.
+/// Builds a frame with a correct header.
 #[must_use]
 pub fn build(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = vec![kind, flags];
@@ -56,16 +55,16 @@ pub fn build(kind: u8, flags: u8, word: u16, payload: &[u8]) -> Vec<u8> {
 /// Memory that a frame announces to its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Announcement {
-    /// Key of the memory.
+    /// Remote key of the memory.
     pub rkey: u32,
-    /// Address of the memory, as used in a READ by the receiver.
+    /// Address of the memory, as used by the receiver in a READ.
     pub address: u64,
     /// Length in bytes.
     pub length: u64,
 }
 
 impl Announcement {
-    /// Parses the announcement of a message from its first payload; `None` if the message is not announced.
+    /// Parses the announcement in the first payload of a message. Returns `None` if the message is not announced.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let payload = payload.get(announcement_at(payload)?..)?;
         let number = |at: usize| Some(u64::from_le_bytes(*payload.get(at..)?.first_chunk()?));
@@ -74,25 +73,25 @@ impl Announcement {
     }
 }
 
-/// Returns the start of the announcement of a message with this first payload, if it has one.
+/// Returns the offset of the announcement in the first payload of a message, if the message is announced.
 fn announcement_at(payload: &[u8]) -> Option<usize> {
     let &[kind, flags, ..] = payload else { return None };
     let timed = if flags & TIME_LEFT == 0 { 0 } else { TIME_LEFT_BYTES };
     (flags & ANNOUNCES != 0 && kind >= UPPER).then_some(HEADER + timed)
 }
 
-/// Changes the datagrams of one peer.
+/// A peer whose datagrams are changed.
 #[derive(Debug)]
 pub struct HostilePeer {
     hostility: Hostility,
-    /// First grant to each target, which is a QP, an SRQ and a poller.
+    /// First grant to each target. A target is a QP, an SRQ and a poller.
     grants: BTreeMap<(u32, u32, u8), [u8; 2]>,
     frames: u64,
     random: Random,
 }
 
 impl HostilePeer {
-    /// Creates a peer that has sent nothing yet.
+    /// Creates a peer that has not sent any frames.
     #[must_use]
     pub const fn new(hostility: Hostility, random: Random) -> Self {
         Self { hostility, grants: BTreeMap::new(), frames: 0, random }
@@ -111,8 +110,8 @@ impl HostilePeer {
                 payload[4..6].copy_from_slice(&first);
             }
             Hostility::Unfinished if payload[0] == FIN => {
-                // Send an ignored frame instead of the FIN. It uses a credit as the FIN does, so the
-                // hostile peer does not run out of credit.
+                // Send an ignored frame instead of the FIN. It consumes one credit, as the FIN would, so that the hostile
+                // peer does not run out of credit.
                 payload.truncate(HEADER);
                 payload[0] = IGNORED;
             }

@@ -1,10 +1,10 @@
-//! Peers that violate the session protocol. They are real nodes behind a link that changes their packets, so that the
-//! other side receives wrong frames in otherwise correct packets.
+//! Peers that violate the session protocol. They are real nodes behind a link that changes their packets, so the other side
+//! receives invalid frames in valid packets.
 //!
-//! The peers in `dialer` are built directly on verbs instead.
+//! The peers in `dialer` are instead built directly on verbs.
 //!
-//! This module defines the changes of each kind of peer. A link in real time and a simulated network apply them to
-//! datagrams. It performs no I/O, and its only randomness is a given generator.
+//! This module defines the changes for each kind of peer. A real-time link and the simulated network apply them to
+//! datagrams. The module performs no I/O, and takes all randomness from a given generator.
 
 mod dialer;
 pub mod frame;
@@ -21,26 +21,26 @@ use trunkline_roce::wire::{ICRC_LENGTH, IpUdp, Operation, Packet, icrc, pad_for}
 /// A kind of misbehaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hostility {
-    /// Never grants credit again, and so takes no replies.
+    /// Never grants credit again, and therefore receives no further replies.
     Stingy,
     /// Sends more messages than its grant allows.
     Beyond,
     /// Never reports that it has READ a large message.
     Unfinished,
-    /// Announces large messages under unregistered keys.
+    /// Announces large messages with unregistered keys.
     Unserved,
-    /// Sends random bytes in place of headers.
+    /// Sends random bytes instead of headers.
     Garbage,
-    /// READs memory beside the announced memory, with the same key.
+    /// READs memory beyond the announced memory, with the same key.
     Prying,
     /// Always requests more credit, and does not release unused credit.
     Hoarding,
-    /// Sends the critical setting [`Hostility::SETTING`], which no version defines.
+    /// Sends the critical setting [`Hostility::SETTING`], which is not defined in any version.
     Advanced,
 }
 
 impl Hostility {
-    /// Kinds that always end a peer's session.
+    /// The kinds that always lose their session.
     pub const HOSTILE: [Self; 6] =
         [Self::Stingy, Self::Beyond, Self::Unfinished, Self::Unserved, Self::Garbage, Self::Prying];
 
@@ -67,12 +67,12 @@ impl FromStr for Hostility {
 }
 
 impl HostilePeer {
-    /// Returns the packet that replaces a datagram sent by the peer's node; `None` for no change.
+    /// Returns the packet to send instead of a datagram from the peer's node, or `None` if the datagram is unchanged.
     pub fn outgoing(&mut self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |qp, srq, payload| self.change_outgoing(qp, srq, payload))
     }
 
-    /// Returns the packet that the peer's node receives in place of a datagram; `None` for no change.
+    /// Returns the packet to deliver to the peer's node instead of a datagram, or `None` if the datagram is unchanged.
     #[must_use]
     pub fn incoming(&self, source: SocketAddr, destination: SocketAddr, bytes: &[u8]) -> Option<Vec<u8>> {
         change(bytes, source, destination, |_, _, payload| self.change_incoming(payload))
@@ -80,22 +80,22 @@ impl HostilePeer {
 }
 
 impl Announcement {
-    /// Parses the announcement in the first packet of a message, if there is one.
+    /// Parses the announcement in a packet that begins a message, if there is one.
     #[must_use]
     pub fn of(packet: &Packet<'_>) -> Option<Self> {
         begins_message(packet).then(|| Self::parse(packet.payload)).flatten()
     }
 }
 
-/// Returns true if `packet` is the first packet of a session's message. Packets with a DETH are UD datagrams of
-/// the connection manager.
+/// Returns true if `packet` is the first packet of a session's message. Packets with a DETH are UD datagrams, which belong
+/// to the connection manager.
 fn begins_message(packet: &Packet<'_>) -> bool {
     let begins = [Operation::SEND_FIRST, Operation::SEND_ONLY].contains(&packet.bth.opcode.operation());
     begins && packet.deth.is_none()
 }
 
-/// Returns the packet with a changed payload and a correct ICRC; `None` if it does not begin a message or the payload
-/// stays the same.
+/// Returns the packet with a changed payload and a correct ICRC. Returns `None` if the packet does not begin a message or
+/// the payload is unchanged.
 fn change(
     bytes: &[u8],
     source: SocketAddr,
@@ -118,7 +118,7 @@ fn change(
     })
 }
 
-/// Returns a datagram with its packet changed and its ICRC corrected.
+/// Changes the packet in a datagram and corrects the ICRC.
 fn change_packet<'a>(
     bytes: &'a [u8],
     source: SocketAddr,

@@ -1,6 +1,6 @@
-//! READs by a peer of memory that was not announced to it.
+//! READs of memory that was not announced to the peer.
 //!
-//! The peer's node is honest, and its link replaces the memory in its READ requests, so the packets belong to a live session.
+//! The peer's node is honest. Its link replaces the source of its READ requests, so the packets belong to a live session.
 
 use super::change_packet;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use std::net::SocketAddr;
 use trunkline_roce::wire::{ICRC_LENGTH, NakCode, Operation, Packet, Reth, Syndrome};
 use trunkline_verbs::{IoAddress, Rkey};
 
-/// Key and address of memory, as in a READ request.
+/// Key and address of the memory that a READ request names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadSource {
     /// Key of the memory.
     pub rkey: u32,
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub address: u64,
 }
 
 impl ReadSource {
-    /// Returns the memory that a datagram requests, if it is a READ request.
+    /// Returns the source of a READ request, or `None` for any other datagram.
     #[must_use]
     pub fn requested_by(datagram: &[u8]) -> Option<Self> {
         let packet = parse(datagram)?;
@@ -32,22 +32,21 @@ fn parse(datagram: &[u8]) -> Option<Packet<'_>> {
     Packet::parse(datagram.get(..datagram.len().checked_sub(ICRC_LENGTH)?)?).ok()
 }
 
-/// A guess at the key and address of memory, relative to the memory in a READ request and to known memory
-/// of another peer.
+/// A guess at a key and an address, relative to those in a READ request and to known memory of another peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guess {
-    /// True for the other peer's key.
+    /// True if the guess is based on the other peer's key.
     pub other_key: bool,
-    /// Distance from the chosen key.
+    /// Difference from the chosen key.
     pub key_step: u32,
-    /// True for the other peer's address.
+    /// True if the guess is based on the other peer's address.
     pub other_address: bool,
-    /// Distance from the chosen address.
+    /// Difference from the chosen address.
     pub address_step: u64,
 }
 
 impl Guess {
-    /// The memory that the request names.
+    /// The memory named in the request itself.
     pub const OWN: Self = Self { other_key: false, key_step: 0, other_address: false, address_step: 0 };
 
     fn source(&self, own: ReadSource, other: ReadSource) -> ReadSource {
@@ -59,33 +58,33 @@ impl Guess {
     }
 }
 
-/// Replaces the READ requests of a node with guesses, and sends all guesses at once, because a refused READ ends the
-/// session and with it the other READs.
+/// Replaces the READ requests of a node with guesses. All guesses are sent together, because the first refused READ ends
+/// the session and the other READs.
 #[derive(Debug)]
 pub struct GuessedReads {
     other: ReadSource,
     guesses: Vec<Guess>,
-    /// Number of requests to wait for.
+    /// Number of READ requests that are still awaited.
     awaited: usize,
-    /// Unanswered guesses and their packets, by PSN.
+    /// Unanswered guesses with their packets, by PSN.
     asked: BTreeMap<u32, (Guess, Vec<u8>)>,
     /// Number of requests that the node refused.
     pub refused: usize,
-    /// Number of requests that the node served.
+    /// Number of requests that the node answered with data.
     pub served: usize,
     /// Payloads of all READ responses.
     pub bytes: Vec<u8>,
 }
 
 impl GuessedReads {
-    /// Creates a peer that waits for a number of READ requests.
+    /// Creates a peer that waits for `awaited` READ requests.
     #[must_use]
     pub fn new(awaited: usize, guesses: Vec<Guess>, other: ReadSource) -> Self {
         let (asked, bytes) = (BTreeMap::new(), Vec::new());
         Self { other, guesses, awaited, asked, refused: 0, served: 0, bytes }
     }
 
-    /// Returns the packets to send in place of a READ request; `None` for a datagram that is sent unchanged.
+    /// Returns the packets to send instead of a READ request, or `None` if the datagram is sent unchanged.
     pub fn outgoing(
         &mut self,
         source: SocketAddr,
@@ -113,7 +112,7 @@ impl GuessedReads {
         Some(all.map(|(_, packet)| packet.clone()).collect())
     }
 
-    /// Records an answer.
+    /// Records the response in a datagram, if there is one.
     pub fn incoming(&mut self, datagram: &[u8]) {
         let Some(packet) = parse(datagram) else { return };
         let operation = packet.bth.opcode.operation();
@@ -129,13 +128,13 @@ impl GuessedReads {
         }
     }
 
-    /// Returns true if READs were sent and all were answered.
+    /// Returns true if the guesses have been sent and all have been answered.
     #[must_use]
     pub fn is_answered(&self) -> bool {
         self.awaited == 0 && self.asked.is_empty()
     }
 
-    /// Takes the guesses that were not answered.
+    /// Takes the unanswered guesses.
     pub fn take_left(&mut self) -> Vec<Guess> {
         let asked = std::mem::take(&mut self.asked).into_values().map(|(guess, _)| guess);
         self.guesses.drain(..).chain(asked).collect()

@@ -3,7 +3,7 @@
 use std::io;
 use std::process::ExitStatus;
 
-/// Reason why an operation on a process failed. `name` is the process's name in the test.
+/// Reason why an operation on a process failed. `name` is the name that the test gave to the process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages describe the fields")]
@@ -20,13 +20,13 @@ pub enum ProcessError {
     /// The expected line did not arrive.
     #[error("{name} {}: no {wanted:?}", if *.has_ended { "has ended" } else { "does not answer, it hangs" })]
     Silent { name: String, wanted: String, has_ended: bool },
-    /// An answer does not consist of numbers.
+    /// An answer contains a value that is not a number.
     #[error("{name} answered {answer:?}, which are not numbers")]
     NotNumbers { name: String, answer: String },
     /// The process cannot be killed or waited for.
     #[error("{name} cannot be ended: {cause}")]
     Wait { name: String, cause: io::Error },
-    /// The process failed, or is still running when it should have ended.
+    /// The process ended with a failure, or was still running when it should have ended.
     #[error("{name} should have ended with success; {}", .status.map_or("it is still running".to_owned(), |status| status.to_string()))]
     Ended { name: String, status: Option<ExitStatus> },
 }

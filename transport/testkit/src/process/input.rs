@@ -1,9 +1,9 @@
-//! The other end of the line protocol, inside a process started by a test.
+//! The process's end of the line protocol, for a process that a test has started.
 
 use std::io::{BufRead, Write};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-/// Standard input, read by a thread so that a process can check for a command without blocking.
+/// Standard input, read by a thread. A process can check for a command without blocking.
 #[derive(Debug)]
 pub struct Input(Receiver<String>);
 
@@ -12,14 +12,14 @@ pub struct Input(Receiver<String>);
 pub enum NextLine {
     /// A line.
     Line(String),
-    /// No line is available at the moment.
+    /// No line is available now.
     NotYet,
-    /// The input has ended, so the process should end.
+    /// The input has ended. The process should end too.
     End,
 }
 
 impl Input {
-    /// Starts to read standard input. Call it once per process.
+    /// Starts reading standard input. Must be called only once per process.
     #[must_use]
     pub fn open() -> Self {
         let (sender, receiver) = channel();
@@ -33,7 +33,7 @@ impl Input {
         Self(receiver)
     }
 
-    /// Returns the next line if one is available.
+    /// Returns the next line without blocking.
     #[must_use]
     pub fn next_line(&self) -> NextLine {
         match self.0.try_recv() {
@@ -43,18 +43,18 @@ impl Input {
         }
     }
 
-    /// Waits for the next line; `None` at the end of the input.
+    /// Waits for the next line. Returns `None` at the end of the input.
     #[must_use]
     pub fn wait(&self) -> Option<String> {
         self.0.recv().ok()
     }
 }
 
-/// Prints a line to standard output and flushes it. Starts a new line first, because the test harness may have printed
+/// Prints a line to standard output and flushes it. A newline precedes the line, because the test harness may have printed
 /// the name of the running test.
 ///
 /// # Panics
-/// Panics if standard output is closed, because the test that reads it has ended.
+/// Panics if standard output is closed, which happens when the test that reads it has ended.
 pub fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
     let written = writeln!(out, "\n{text}").and_then(|()| out.flush());

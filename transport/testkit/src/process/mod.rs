@@ -1,9 +1,9 @@
-//! Processes that a test starts and controls. The test writes commands to their input, line by line, and waits for
-//! lines of their output.
+//! Processes that a test starts and controls. The test writes commands to a process's input, line by line, and waits for
+//! lines of its output.
 //!
-//! The started process is usually the test binary itself ([`same_test`]) or the program itself. There [`Input`] and
-//! [`print_line`] are the other end of the protocol. A thread per output reads continuously, so a process never blocks
-//! on a full pipe. Every wait has a time limit.
+//! The process usually runs the test binary itself ([`same_test`]) or the program under test. There, [`Input`] and
+//! [`print_line`] are the other end of the protocol. One thread per output stream reads continuously, so that a process
+//! never blocks on a full pipe. Every wait has a time limit.
 
 mod error;
 mod input;
@@ -19,14 +19,14 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Default time limit of a wait for a line, for a loaded machine.
+/// Default time limit of a wait for a line. It allows for a loaded machine.
 const BOUND: Duration = Duration::from_secs(120);
-/// Pause between two checks whether a process has ended.
+/// Pause between checks whether a process has ended.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Environment variable that tells a test that it has its own process.
+/// Environment variable that is set if a test has its own process.
 const ALONE: &str = "TRUNKLINE_TEST_ALONE";
 
-/// Numbers by name, as a process reports them.
+/// Numbers by name, as reported by a process.
 pub type Numbers = BTreeMap<String, u64>;
 
 /// A running process. Dropping it kills the process.
@@ -36,13 +36,13 @@ pub struct Process {
     child: Child,
     input: Option<ChildStdin>,
     output: Receiver<String>,
-    /// Lines that were read while another line was waited for.
+    /// Lines that were skipped while another line was awaited.
     unread: VecDeque<String>,
     bound: Duration,
 }
 
-/// Returns a command that runs one test of this binary in its own process, without capturing its output.
-/// `module` is the test's `module_path!()`.
+/// Returns a command that runs one test of this binary in a separate process, without capturing its output. `module` is the
+/// test's `module_path!()`.
 #[must_use]
 pub fn same_test(module: &str, test: &str) -> Command {
     let mut command = same_program();
@@ -50,10 +50,9 @@ pub fn same_test(module: &str, test: &str) -> Command {
     command
 }
 
-/// Runs a test once more, in a separate process, and fails if the test fails there. Returns true in that
-/// process.
+/// Runs a test again in a separate process, and fails if the test fails there. Returns true in that process.
 ///
-/// Tests use it to inspect or count resources of the whole process, such as threads, descriptors and the heap. `module`
+/// Tests use it to inspect or count resources of the whole process, such as threads, descriptors and heap memory. `module`
 /// is the test's `module_path!()`.
 ///
 /// # Panics
@@ -80,7 +79,8 @@ pub fn same_program() -> Command {
     Command::new(std::env::current_exe().expect("the path of this program"))
 }
 
-/// Runs a command with `input`, and waits until it ends. Unread input is dropped.
+/// Runs a command with `input` on its standard input, and waits until it ends. Input that the command does not read is
+/// dropped.
 ///
 /// # Errors
 /// Returns the operating system's error if the command cannot be started or its output cannot be read.
@@ -93,7 +93,7 @@ pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     child.wait_with_output()
 }
 
-/// Returns a test's name for the test harness, which is its path without the crate.
+/// Returns the name of a test as used by the test harness, which is its path without the crate.
 fn test_name(module: &str, test: &str) -> String {
     match module.split_once("::") {
         Some((_crate, rest)) => format!("{rest}::{test}"),
@@ -102,7 +102,7 @@ fn test_name(module: &str, test: &str) -> String {
 }
 
 impl Process {
-    /// Starts a process whose input and standard output are connected to this test. Error messages contain `name`.
+    /// Starts a process whose standard input and output are connected to this test. Error messages contain `name`.
     ///
     /// # Errors
     /// Returns the operating system's error if the process cannot be started.
@@ -115,8 +115,8 @@ impl Process {
         }
     }
 
-    /// Starts a process without input. Standard output and standard error are read together, and shown on
-    /// this test's standard error.
+    /// Starts a process without input. The lines of its standard output and standard error are read together, and printed
+    /// on this test's standard error.
     ///
     /// # Errors
     /// Returns the operating system's error if the process cannot be started.
@@ -129,8 +129,8 @@ impl Process {
         }
     }
 
-    /// Takes over a child process. Uses its streams that are pipes, and also shows its standard error on the standard
-    /// error of this test.
+    /// Takes over a child process and those of its streams that are pipes. The child's standard error is also printed on
+    /// this test's standard error.
     pub fn adopt(name: impl Into<String>, mut child: Child) -> Self {
         let (sender, output) = channel();
         if let Some(stream) = child.stdout.take() {
@@ -160,7 +160,7 @@ impl Process {
     /// Writes a line to the process's input.
     ///
     /// # Errors
-    /// Returns an error if the input is closed or the process has ended.
+    /// Returns an error if the input was closed or the process has ended.
     pub fn tell(&mut self, line: &str) -> Result<(), ProcessError> {
         let Some(input) = &mut self.input else {
             return Err(ProcessError::InputClosed { name: self.name.clone() });
@@ -178,7 +178,7 @@ impl Process {
     /// Returns the next line of the output.
     ///
     /// # Errors
-    /// Returns an error if the process ended, or printed nothing within the time limit.
+    /// Returns an error if the process ended or did not print a line within the time limit.
     pub fn line(&mut self) -> Result<String, ProcessError> {
         self.line_until(Instant::now() + self.bound, "a line")
     }
@@ -195,11 +195,11 @@ impl Process {
         })
     }
 
-    /// Returns the rest of the next line that begins with `start`, without surrounding white space. Lines
-    /// before it are dropped.
+    /// Returns the remainder of the next line that begins with `start`, without surrounding whitespace. Earlier lines are
+    /// dropped.
     ///
     /// # Errors
-    /// Returns an error if the process ended before, or did not print such a line within the time limit.
+    /// Returns an error if the process ended without such a line, or did not print one within the time limit.
     pub fn after(&mut self, start: &str) -> Result<String, ProcessError> {
         let end = Instant::now() + self.bound;
         loop {
@@ -210,7 +210,7 @@ impl Process {
         }
     }
 
-    /// Returns the next line that `is_wanted` accepts, if one arrives within the duration. Lines before it are dropped.
+    /// Returns the next line that `is_wanted` accepts, if it arrives within the duration. Earlier lines are dropped.
     pub fn find(&mut self, within: Duration, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         let end = Instant::now() + within;
         loop {
@@ -221,7 +221,7 @@ impl Process {
         }
     }
 
-    /// Like [`after`](Self::after), but keeps the lines before it for later.
+    /// Like [`after`](Self::after), but keeps the earlier lines.
     ///
     /// # Errors
     /// Same as [`after`](Self::after).
@@ -241,7 +241,7 @@ impl Process {
         found
     }
 
-    /// Writes a command and waits for its answer, which is a line that begins with the command's first word in
+    /// Writes a command and waits for its answer. The answer is a line that begins with the first word of the command, in
     /// capitals.
     ///
     /// # Errors
@@ -252,7 +252,7 @@ impl Process {
         self.after(&word)
     }
 
-    /// Sends a command whose answer contains numbers as `name=value`.
+    /// Like [`ask`](Self::ask), for an answer that contains numbers as `name=value`.
     ///
     /// # Errors
     /// Returns an error if the process does not answer, or if a value is not a number.
@@ -264,7 +264,7 @@ impl Process {
         numbers.ok_or_else(|| ProcessError::NotNumbers { name: self.name.clone(), answer: answer.clone() })
     }
 
-    /// Sends a signal.
+    /// Sends a signal to the process.
     ///
     /// # Panics
     /// Panics if the process has ended and its status was taken.
@@ -273,15 +273,15 @@ impl Process {
         kill(Pid::from_raw(id), signal).expect("a child of this process takes signals");
     }
 
-    /// Stops the process with SIGSTOP, and waits until it has stopped, because its threads continue to run for a
-    /// moment after the signal.
+    /// Stops the process with SIGSTOP, and waits until it has stopped. Its threads may continue to run for a moment after
+    /// the signal.
     ///
     /// # Panics
     /// Panics if the process does not stop within the time limit.
     pub fn stop(&self) {
         self.signal(Signal::SIGSTOP);
         let end = Instant::now() + self.bound;
-        // "T (stopped)", in /proc/PID/status as proc(5) describes it.
+        // The state in /proc/PID/status is "T (stopped)", see proc(5).
         while !self.status().lines().any(|line| line.starts_with("State:\tT")) {
             assert!(Instant::now() < end, "{} does not stop", self.name);
             std::thread::sleep(PAUSE);
@@ -309,7 +309,8 @@ impl Process {
         gone.map(drop).map_err(|cause| ProcessError::Wait { name: self.name.clone(), cause })
     }
 
-    /// Returns the exit status if the process ends within the duration. Its input stays open.
+    /// Waits until the process ends, and returns its exit status. Returns `None` if it does not end within the duration.
+    /// Its input remains open.
     ///
     /// # Panics
     /// Panics if the operating system cannot wait for the child.
@@ -324,7 +325,7 @@ impl Process {
         }
     }
 
-    /// Closes the process's input, and waits until it has ended by itself.
+    /// Closes the process's input, and waits until the process ends.
     ///
     /// # Errors
     /// Returns an error if the process is still running after the time limit, or ended with a failure.
@@ -336,7 +337,7 @@ impl Process {
         }
     }
 
-    /// Returns the total and the private resident memory of the process, in KiB.
+    /// Returns the total and the private resident memory of the process, both in KiB.
     ///
     /// # Errors
     /// Returns an error if the process has ended.
@@ -365,14 +366,14 @@ fn take(lines: &mut VecDeque<String>, start: &str) -> Option<String> {
     line.strip_prefix(start).map(|rest| rest.trim().to_owned())
 }
 
-/// Reads lines on a thread, which ends with the stream.
+/// Reads lines in a thread, which ends at the end of the stream.
 fn read(stream: impl Read + Send + 'static, lines: Sender<String>, is_shown: bool) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             if is_shown {
                 eprintln!("| {line}");
             }
-            // Read on even if the receiver is gone, because the process must not block on its output.
+            // Continue to read if the receiver was dropped, because the process must not block on its output.
             let _ = lines.send(line);
         }
     });

@@ -1,11 +1,11 @@
-//! Tests of the line protocol with a child that answers, keeps silent, fails or hangs.
+//! Tests of the line protocol with a child that answers, stays silent, fails or hangs.
 
 use super::*;
 
 const CHILD: &str = "TRUNKLINE_TESTKIT_CHILD";
 const SHORT: Duration = Duration::from_millis(50);
 
-/// The entry point of the child, and not a test. It repeats each line in capitals, after an unrelated line.
+/// Entry point of the child, which is not a test. It repeats each line in capitals, after an unrelated line.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -42,12 +42,12 @@ fn answers_are_found_among_other_lines() {
 }
 
 #[test]
-fn silence_and_death_have_different_errors() {
+fn silent_and_ended_processes_have_different_errors() {
     let mut process = start().with_bound(SHORT);
     assert!(matches!(process.ask("quiet"), Err(ProcessError::Silent { has_ended: false, .. })));
     assert_eq!(process.wait(SHORT), None);
     process.kill().expect("it is killed");
-    // The end is detected once the reading thread has run.
+    // The end is detected when the reading thread has run.
     let mut process = process.with_bound(BOUND);
     assert!(matches!(process.after("QUIET"), Err(ProcessError::Silent { has_ended: true, .. })));
     process.close_input();

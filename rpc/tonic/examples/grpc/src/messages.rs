@@ -1,6 +1,6 @@
 //! The messages, in the form that prost generates from a `.proto` file.
 
-/// The name of a caller.
+/// The name of the person to greet.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Name {
     /// The name.

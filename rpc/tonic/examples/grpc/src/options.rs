@@ -9,7 +9,7 @@ const DEFAULT_ADDRESS: &str = "127.0.0.1:7474";
 /// Arguments of either program: `[--tcp] [IP:PORT]`.
 #[derive(Debug)]
 pub struct Options {
-    /// True to use tonic's own transport, HTTP/2 over TCP.
+    /// If true, use tonic's own transport, which is HTTP/2 over TCP.
     pub tcp: bool,
     /// Address of the server.
     pub address: SocketAddr,

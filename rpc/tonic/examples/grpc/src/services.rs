@@ -1,4 +1,4 @@
-//! The two services, implemented as for any tonic server. The code does not depend on the transport.
+//! The two services, implemented as for any tonic server. This code does not depend on the transport.
 
 use crate::generated::greeter_server::{Greeter, GreeterServer};
 use crate::generated::route_guide_server::{RouteGuide, RouteGuideServer};
@@ -37,7 +37,7 @@ impl Greeter for Polite {
     }
 }
 
-/// The guide, which keeps the last note at each point.
+/// The guide, which stores the last note at each point.
 #[derive(Default)]
 struct Guide {
     notes: Arc<Mutex<HashMap<Point, String>>>,

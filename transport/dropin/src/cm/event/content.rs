@@ -1,4 +1,4 @@
-//! The content of an event, and its form in C.
+//! The contents of an event, and their conversion to C.
 
 use super::super::fields::Id;
 use super::{CmEventHandle, EventObject};
@@ -10,34 +10,34 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use trunkline_verbs::ConnectParameters;
 
-/// Contents of an event.
+/// The contents of an event.
 pub(super) struct EventContent<'a> {
-    /// The kind, `RDMA_CM_EVENT_*`.
+    /// Kind of the event, one of `RDMA_CM_EVENT_*`.
     pub(super) event: c_uint,
-    /// 0, a negative error number, or the peer's reason.
+    /// 0, a negative error number, or the peer's reason for a rejection.
     pub(super) status: c_int,
     pub(super) private_data: Vec<u8>,
     pub(super) parameters: Option<ConnectParameters>,
-    /// Path to the peer's QP, in port space UDP only.
+    /// Path to the peer's QP; only in port space UDP.
     pub(super) address: ibv_ah_attr,
-    /// The id created for a request.
+    /// The id that was created for a request.
     pub(super) new: Option<Id<'a>>,
 }
 
 impl EventContent<'_> {
-    /// Creates an event with only a kind.
+    /// Creates the contents of an event that consists only of a kind.
     pub(super) fn plain(event: c_uint) -> Self {
         let address = ibv_ah_attr::default();
         Self { event, status: 0, private_data: Vec::new(), parameters: None, address, new: None }
     }
 
-    /// Creates an event that reports a failure with a positive error number.
+    /// Creates the contents of an event that reports a failure. `errno` is positive.
     pub(super) fn failed(event: c_uint, errno: c_int) -> Self {
         Self { status: -errno, ..Self::plain(event) }
     }
 
-    /// Creates the C structure of the event, for an id that already counts it. Private data is truncated to 255 bytes,
-    /// the maximum length in C.
+    /// Creates the C structure of the event, which is already counted on the id. Private data is truncated to 255 bytes,
+    /// the maximum in C.
     pub(super) fn hand_out<'e>(self, id: Id<'_>) -> CmEventHandle<'e> {
         let mut private_data = self.private_data;
         private_data.truncate(usize::from(u8::MAX));
@@ -61,8 +61,8 @@ impl EventContent<'_> {
             qp_num: conn.qp_num,
             qkey: from.map_or(0, |from| from.q_key),
         };
-        // Set the union's larger member first, so that all its bytes are initialised. SAFETY: zeros are valid
-        // for the union's numbers and pointers.
+        // Set the larger member of the union first, so that all its bytes are initialised. SAFETY: zeros are valid for the
+        // union's numbers and pointers.
         let mut param = rdma_cm_event_param { ud: unsafe { std::mem::zeroed() } };
         if id.is_datagram() {
             param.ud = ud;

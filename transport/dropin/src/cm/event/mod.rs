@@ -1,8 +1,8 @@
-//! Events, as programs take and acknowledge them.
+//! Events, which programs take and acknowledge.
 //!
-//! An event counts as outstanding on its id (for a request, on the listener) until the program acknowledges it. When
-//! the program takes an event of the endpoint, `translate` performs the steps of librdmacm for it, and `content`
-//! converts it to C.
+//! An event counts as outstanding on its id until the program acknowledges it. For a request, it counts on the listener.
+//! When the program takes an endpoint's event, `translate` performs the steps that librdmacm would perform, and `content`
+//! converts the event to C.
 
 mod content;
 mod translate;
@@ -15,7 +15,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// An event that the program holds, or will be given.
+/// An event that belongs to the program or will be given to it.
 pub(super) type CmEventHandle<'a> = Handle<'a, rdma_cm_event>;
 
 /// An event.
@@ -24,7 +24,7 @@ pub(crate) struct EventObject {
     base: UnsafeCell<rdma_cm_event>,
     /// Target of `param.conn.private_data`.
     _private_data: Vec<u8>,
-    /// Event count of the event's id.
+    /// Event count of the id on which the event is outstanding.
     outstanding: Arc<EventCount>,
 }
 
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     })
 }
 
-/// `rdma_ack_cm_event(3)`: frees the event. A thread that waits to destroy its id continues.
+/// `rdma_ack_cm_event(3)`: frees the event. A thread that waits to destroy the event's id may then continue.
 ///
 /// # Safety
 /// `event` came from [`rdma_get_cm_event`], and the program does not use it after this.
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     })
 }
 
-/// Takes the next event of a channel, as [`rdma_get_cm_event`] does.
+/// Takes the next event of a channel, like [`rdma_get_cm_event`].
 pub(super) fn next<'a>(channel: Channel<'_>) -> Result<CmEventHandle<'a>, Errno> {
     channel.next(translate::take)
 }

@@ -1,5 +1,5 @@
-//! Translation of an endpoint's events to the program's, including the steps that librdmacm performs: it creates an id
-//! for a request, and brings an id's QP up for a peer's reply.
+//! Translation of an endpoint's events to the program's events. This includes steps that librdmacm performs: an id is
+//! created for a request, and the QP of an id is brought up when the peer replies.
 
 use super::super::fields::{CHANNEL, CONTEXT, GIDS, Id, PORT_SPACE, QP, QP_TYPE};
 use super::super::host::host;
@@ -18,11 +18,11 @@ use trunkline_verbs::{
     UnreachableCause,
 };
 
-/// Converts an endpoint's event to the program's; `None` if the event is not reported.
+/// Converts an endpoint's event to the program's event. Returns `None` if the event is not reported.
 pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     let Some(id) = host().report(event.id) else {
-        // The program has destroyed the id since. If the id was a listener and the event is a request, the
-        // new endpoint is dropped here, which rejects it.
+        // The program has destroyed the id. If the event is a request to a listener, the new endpoint is dropped here,
+        // which rejects the request.
         return None;
     };
     match content(id, event) {
@@ -34,14 +34,14 @@ pub(super) fn take<'a>(event: CmEvent) -> Option<CmEventHandle<'a>> {
     }
 }
 
-/// Returns the content of the program's event, or `None` if the event is not reported.
+/// Returns the contents of the program's event, or `None` if the event is not reported.
 fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
     let CmEvent { kind, private_data, .. } = event;
     let mut facts = lock(&id.facts);
     if facts.awaits_accept {
         return None;
     }
-    // Report a port without a listener as an RDMA host's CM does.
+    // Report a port without a listener in the same way as the CM of an RDMA host.
     let kind = match kind {
         CmEventKind::Unreachable(UnreachableCause::Port) if id.get(PORT_SPACE) == RDMA_PS_UDP => {
             CmEventKind::ServiceRefused(SidrStatus::UNSUPPORTED)
@@ -101,18 +101,18 @@ fn content(id: Id<'_>, event: CmEvent) -> Option<EventContent<'static>> {
         }
         CmEventKind::Disconnected { is_answered } => {
             facts.is_disconnected = true;
-            // The status of the kernel's event when the peer did not answer the DREQ.
+            // The kernel reports this status if the peer did not answer the DREQ.
             let errno = if is_answered { 0 } else { libc::ETIMEDOUT };
             Some(EventContent::failed(RDMA_CM_EVENT_DISCONNECTED, errno))
         }
         CmEventKind::DeviceRemoval => Some(EventContent::plain(RDMA_CM_EVENT_DEVICE_REMOVAL)),
         CmEventKind::TimewaitExit => Some(EventContent::plain(RDMA_CM_EVENT_TIMEWAIT_EXIT)),
-        // rdma_cm has no number for kinds unknown to this library.
+        // rdma_cm has no number for other kinds of events.
         _ => None,
     }
 }
 
-/// Returns the path to a resolved id's peer, in the form for UD QPs.
+/// Returns the path to the peer of a resolved id, as needed by UD QPs.
 fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     let rdma_ib_addr { sgid, dgid, .. } = id.get(GIDS);
     let table = host().device().map(|device| device.gid_table()).unwrap_or_default();
@@ -124,8 +124,7 @@ fn path_to_peer(id: Id<'_>) -> ibv_ah_attr {
     ibv_ah_attr { grh, is_global: 1, port_num: 1, ..ibv_ah_attr::default() }
 }
 
-/// Creates an id for a request. The id reports to the listener's channel, or to a separate channel if the
-/// listener is synchronous.
+/// Creates an id for a request. The id uses the listener's channel, or a separate channel if the listener is synchronous.
 fn request(
     listener: Id<'_>,
     new: Arc<dyn CmId>,
@@ -157,8 +156,7 @@ fn request(
     Some(EventContent { private_data, parameters: Some(parameters), new: Some(id), ..plain })
 }
 
-/// Handles a peer's acceptance by connecting an id that has a QP. Without a QP, the program completes the
-/// connection.
+/// Handles a peer's reply. If the id has a QP, completes the connection. Otherwise the program completes it.
 fn response(id: Id<'_>, parameters: ConnectParameters, private_data: Vec<u8>) -> EventContent<'static> {
     let event = if id.get(QP).is_null() {
         RDMA_CM_EVENT_CONNECT_RESPONSE

@@ -1,4 +1,4 @@
-//! The address thread, which resolves the addresses of any number of peers concurrently.
+//! The address thread, which concurrently resolves the addresses of any number of peers.
 
 use super::super::address::CAddress;
 use super::super::endpoint::RawId;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use trunkline_verbs::VerbsError;
 use trunkline_verbs::descriptors::HeldStdio;
 
-/// State of the thread, with the ids that resolve addresses.
+/// State of the address thread, with the ids that are resolving addresses.
 pub(super) struct AddressThread {
     channel: NonNull<rdma_event_channel>,
     ids: HashMap<u64, (RawId, Way)>,
@@ -65,7 +65,7 @@ impl AddressThread {
             if let Ok(addresses) = &addresses {
                 waited.push(PollFd::new(addresses.descriptor(), PollFlags::POLLIN));
             }
-            // An interruption by a signal is treated like an event.
+            // An interruption by a signal is handled like an event.
             let _ = poll(&mut waited, PollTimeout::NONE);
             let _ = inner.for_addresses.read();
         }
@@ -76,7 +76,7 @@ impl AddressThread {
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
     }
 
-    /// Begins to resolve the address of a peer.
+    /// Starts resolving a peer's address.
     fn begin(&mut self, way: Way) -> Result<(), VerbsError> {
         self.last += 1;
         let context = without_provenance_mut(usize::try_from(self.last).unwrap_or(0));
@@ -98,8 +98,7 @@ impl AddressThread {
         begun.inspect_err(|_| self.end(self.last))
     }
 
-    /// Takes the outcome for the next address and destroys the id that resolved it; `None` if there is no
-    /// outcome yet.
+    /// Returns the next outcome, and destroys the id that resolved the address. Returns `None` if no outcome is available.
     fn next(&mut self) -> Option<(Way, Result<(), VerbsError>)> {
         loop {
             let mut event = null_mut();

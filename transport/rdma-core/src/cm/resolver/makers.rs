@@ -1,4 +1,4 @@
-//! Maker threads, which call `rdma_create_ep` for peers whose addresses are resolved.
+//! Maker threads, which call `rdma_create_ep` for peers whose addresses have been resolved.
 
 use super::super::endpoint;
 use super::{Inner, Job, MAKERS, Work};
@@ -45,7 +45,7 @@ impl Inner {
                 work.busy.remove(&peer);
                 work.requested -= 1;
             }
-            // Other maker threads may have skipped this peer's next request.
+            // Makers may have skipped another request for this peer.
             self.for_makers.notify_all();
             done(made);
             work = self.work();

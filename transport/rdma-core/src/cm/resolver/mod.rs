@@ -1,8 +1,8 @@
 //! Threads that resolve peers and create endpoints to them, so that callers do not wait.
 //!
-//! This module holds the requests for endpoints that do not exist yet. `rdma_create_ep` waits up to 2 s for an address
-//! and up to 2 s for a route. If threads called it for every request, a few dead peers would occupy all threads while
-//! live peers wait. Requests are therefore handled in two steps:
+//! This module handles requests for endpoints to peers. `rdma_create_ep` waits up to 2 s for an address and up to 2 s for a
+//! route. If threads called it for every request, a few unreachable peers would occupy all threads while reachable peers
+//! wait. Requests are therefore handled in two steps:
 //!
 //! ```text
 //! begin ─► the address thread: resolves the addresses of any number of peers at once, on one event
@@ -12,12 +12,11 @@
 //!          ready ─► a maker: rdma_create_ep, now quick   the error, to the caller's `done`
 //! ```
 //!
-//! Dead addresses never reach the makers. A missing route, which cannot occur on RoCE, occupies one maker for at most
-//! 2 s, because only one endpoint to a peer is created at a time.
+//! Unreachable addresses are not passed to the makers. A missing route, which cannot occur on RoCE, occupies one maker for
+//! at most 2 s, because only one endpoint to a peer is created at a time.
 //!
-//! The threads start when they are first needed. When the manager is dropped, requests that no maker has
-//! begun fail with [`VerbsError::Gone`]. The drop waits for the threads, including a maker that is inside
-//! `rdma_create_ep`.
+//! The threads are started when they are first needed. When the manager is dropped, requests that are not yet being handled
+//! by a maker fail with [`VerbsError::Gone`]. The drop waits for the threads, including a maker inside `rdma_create_ep`.
 //!
 //! `address_thread` implements the first step, and `makers` the second.
 
@@ -41,7 +40,7 @@ const MAKERS: usize = 4;
 /// Maximum number of pending requests for endpoints.
 const REQUESTED: usize = 4096;
 
-/// The peer's address, and the local address if the request names one.
+/// The peer's address, and the local address if the request specifies one.
 type Way = (SocketAddr, Option<IpAddr>);
 
 /// A request for an endpoint.
@@ -55,13 +54,13 @@ struct Job {
 /// The unfinished requests, and the threads.
 #[derive(Default)]
 struct Work {
-    /// Addresses that the address thread has not begun to resolve.
+    /// Addresses that are not being resolved yet.
     unknown: VecDeque<Way>,
-    /// Requests whose address is not resolved yet.
+    /// Requests whose addresses are not resolved yet.
     waiting: HashMap<Way, Vec<Job>>,
     /// Requests for the makers.
     ready: VecDeque<Job>,
-    /// Peers to which a maker is creating an endpoint.
+    /// Peers to which a maker is currently creating an endpoint.
     busy: HashSet<IpAddr>,
     /// Number of unfinished requests.
     requested: usize,
@@ -78,7 +77,7 @@ struct Inner {
     for_addresses: EventFd,
 }
 
-/// The resolver of a manager.
+/// The resolver of a connection manager.
 pub(super) struct Resolver {
     /// Created when the first endpoint is requested.
     inner: Mutex<Option<Arc<Inner>>>,
@@ -96,7 +95,7 @@ impl Resolver {
         Self { inner: Mutex::new(None), shared }
     }
 
-    /// Resolves the peer, creates the endpoint and calls `done` with it, on other threads. Never waits.
+    /// Resolves the peer, creates the endpoint and calls `done` with it, all on other threads. Does not block.
     pub(super) fn begin(
         &self,
         request: EndpointRequest,
@@ -149,7 +148,7 @@ impl Drop for Resolver {
         for thread in threads {
             // `done` may hold the last reference to the device, so the drop may run on one of the threads.
             if !thread.number().is_current() {
-                // The thread's panic is already printed.
+                // The thread's panic has already been printed.
                 let _ = thread.join();
             }
         }
@@ -162,11 +161,11 @@ impl Inner {
     }
 
     fn wake_address_thread(&self) {
-        // Fails only if the counter is full, and then the thread is awake.
+        // Fails only if the counter is at its maximum. In this case, the thread is awake.
         let _ = self.for_addresses.write(1);
     }
 
-    /// Accepts a request, or refuses it.
+    /// Accepts or refuses a request.
     fn take(self: &Arc<Self>, job: Job) {
         let mut work = self.work();
         if let Err(error) = self.has_room(&mut work) {

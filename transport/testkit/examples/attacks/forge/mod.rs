@@ -1,4 +1,4 @@
-//! Forged connection requests and packets of live connections, and the sockets that send them.
+//! Forged connection requests, forged packets of live connections, and the sockets that send them.
 
 mod request;
 mod socket;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Number of packets between two readings of the clock.
 const BURST: u64 = 25;
 
-/// Calls `one` repeatedly, spread evenly over at most the given time. Returns the time taken.
+/// Calls `one` `count` times, evenly spread over `over`. Returns the time taken.
 pub(crate) fn paced(
     count: u64,
     over: Duration,

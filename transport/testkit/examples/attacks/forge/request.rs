@@ -1,4 +1,4 @@
-//! Forged connection requests, correct in every field, with the private data of the session protocol.
+//! Forged connection requests with valid fields, including the private data of the session protocol.
 
 use super::socket::{Forger, Sink};
 use crate::Outcome;
@@ -10,12 +10,12 @@ use trunkline_roce::wire::{ICRC_LENGTH, Mad, Packet, ROCE_PORT, mad_packet};
 use trunkline_testkit::{Hello, Random, wait_until};
 use trunkline_verbs::Psn;
 
-/// Version of the session protocol to try first.
+/// Version of the session protocol that is tried first.
 const VERSION: u8 = 2;
-/// Reason "another version" of a refusal.
+/// Rejection reason for an unsupported version.
 const OTHER_VERSION: u8 = 2;
 
-/// The claimed sender of a request, and its other fields.
+/// The claimed sender of requests, and the fields of its requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Dialer {
     pub(crate) claimed: IpAddr,
@@ -29,13 +29,13 @@ impl Dialer {
         Self { claimed, victim, hello }
     }
 
-    /// Builds the request of a new incarnation of the claimed node, as a packet without its ICRC.
+    /// Builds the first request of a new incarnation of the claimed node. The packet has no ICRC.
     pub(crate) fn request(&mut self, random: &mut Random) -> Vec<u8> {
         self.hello.epoch = random.next() | 1;
         self.repeat(random).1
     }
 
-    /// Builds another request of the same incarnation. Also returns its comm id.
+    /// Builds another request of the same incarnation. Returns its comm id and the packet.
     pub(crate) fn repeat(&self, random: &mut Random) -> (u32, Vec<u8>) {
         let (id, mad) = self.hello.request(self.claimed, self.victim, random);
         let mut packet = Vec::new();
@@ -49,14 +49,14 @@ impl Dialer {
     }
 }
 
-/// Returns the message of the connection manager in a packet without its ICRC.
+/// Returns the connection-manager message in a packet. The packet is given without its ICRC.
 pub(crate) fn message_in(body: &[u8]) -> Option<CmMessage> {
     let packet = Packet::parse(body).ok()?;
     Mad::from_packet(&packet).as_ref().map(CmMessage::parse)
 }
 
-/// Returns the version of the session protocol that a node speaks. A node that does not speak [`VERSION`] reports its
-/// own version in the refusal.
+/// Returns the session protocol version that a node speaks. A node that does not speak [`VERSION`] reports its own version
+/// when it rejects the request.
 pub(crate) fn version_of(own: IpAddr, victim: SocketAddr, is_xrc: bool, random: &mut Random) -> Outcome<u8> {
     let (mut forger, sink) = (Forger::at(own)?, Sink::at(own)?);
     let mut dialer = Dialer::new(own, victim, is_xrc, VERSION);

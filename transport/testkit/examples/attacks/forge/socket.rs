@@ -1,5 +1,5 @@
-//! Sockets of an attacker who is another user of the host. They can have any loopback address, and any port that is
-//! free there.
+//! Sockets of an attacker who is another user of the host. They can bind any loopback address and any port that is free at
+//! that address.
 
 use crate::Outcome;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use trunkline_roce::wire::{IpUdp, ROCE_PORT, icrc};
 
-/// Bytes of the IPv4 and UDP headers of a datagram.
+/// Total length of the IPv4 and UDP headers of a datagram, in bytes.
 const HEADERS: u64 = 28;
 /// Protocol number of UDP.
 const UDP: u8 = 17;
@@ -16,25 +16,25 @@ const UDP: u8 = 17;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caught {
     pub(crate) packets: u64,
-    /// Bytes of the packets, including IP and UDP headers.
+    /// Total length of the packets, in bytes, including IP and UDP headers.
     pub(crate) bytes: u64,
     /// Last packet.
     pub(crate) last: Vec<u8>,
 }
 
-/// Sends packets with correct ICRCs from one address and port.
+/// Sends packets with valid ICRCs from one address and port.
 #[derive(Debug)]
 pub(crate) struct Forger {
     socket: UdpSocket,
     pub(crate) own: SocketAddr,
     packet: Vec<u8>,
-    /// Number of packets that the system accepted, and their total length with all headers.
+    /// Number of packets that the kernel accepted, and their total length with IP and UDP headers.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
 }
 
 impl Forger {
-    /// Binds a free port at an address of another node.
+    /// Binds a free port at another node's address.
     pub(crate) fn at(ip: IpAddr) -> Outcome<Self> {
         Self::bind(SocketAddr::new(ip, 0))
     }
@@ -47,7 +47,7 @@ impl Forger {
         Ok(Self { socket, own, packet: Vec::new(), sent: 0, sent_bytes: 0 })
     }
 
-    /// Sends a packet, given without its ICRC.
+    /// Sends a packet, to which it appends the ICRC.
     pub(crate) fn send(&mut self, body: &[u8], to: SocketAddr) -> Outcome<()> {
         let mut packet = std::mem::take(&mut self.packet);
         packet.clear();
@@ -77,12 +77,12 @@ impl Forger {
     }
 }
 
-/// Sends datagrams from any IPv4 address and port, which requires permission to open a raw socket.
+/// Sends datagrams from any IPv4 address and port. This requires permission to open a raw socket.
 #[derive(Debug)]
 pub(crate) struct RawForger {
     socket: Socket,
     frame: Vec<u8>,
-    /// Number of datagrams that the system accepted.
+    /// Number of datagrams that the kernel accepted.
     pub(crate) sent: u64,
 }
 
@@ -93,8 +93,8 @@ impl RawForger {
         Ok(Self { socket, frame: Vec::new(), sent: 0 })
     }
 
-    /// Sends with a constructed IPv4 header. Sets DF, leaves the identification to the kernel, and omits the UDP
-    /// checksum.
+    /// Sends a datagram with a constructed IPv4 header. Sets DF, omits the UDP checksum, and leaves the identification to
+    /// the kernel.
     pub(crate) fn send(&mut self, source: SocketAddr, to: SocketAddr, bytes: &[u8]) -> Outcome<()> {
         let (IpAddr::V4(from), IpAddr::V4(destination)) = (source.ip(), to.ip()) else {
             return Err("only over IPv4".into());
@@ -119,12 +119,12 @@ impl RawForger {
     }
 }
 
-/// Repeats a send until the system accepts it. Returns the length sent.
+/// Repeats a send until the kernel accepts it. Returns the number of bytes sent.
 fn accepted(mut send: impl FnMut() -> std::io::Result<usize>) -> Outcome<usize> {
     loop {
         match send() {
             Ok(length) => return Ok(length),
-            // The error concerns an earlier datagram, which had no receiver.
+            // The error belongs to an earlier datagram, which had no receiver.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
@@ -133,7 +133,7 @@ fn accepted(mut send: impl FnMut() -> std::io::Result<usize>) -> Outcome<usize> 
     }
 }
 
-/// Receives packets to UDP port 4791 of an address.
+/// Receives the packets to UDP port 4791 of an address.
 #[derive(Debug)]
 pub(crate) struct Sink(UdpSocket);
 

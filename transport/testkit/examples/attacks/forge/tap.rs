@@ -1,7 +1,8 @@
-//! Follows the capture that one side writes, and keeps the last packets in both directions. They provide
-//! opcodes, QP and SRQ numbers and keys, which is more than an off-path attacker can obtain.
+//! Follows the capture file of one side, and keeps the last packets in each direction. The packets provide opcodes, QP and
+//! SRQ numbers, and keys, which an off-path attacker could not obtain.
 //!
-//! A large file is truncated to its header. Its writer appends, so it continues after the header.
+//! The file is truncated to its header when it becomes large. The writer opens it for appending, so it continues after the
+//! header.
 
 use crate::Outcome;
 use std::collections::VecDeque;
@@ -15,11 +16,11 @@ use trunkline_testkit::Random;
 
 const FILE_HEADER: u64 = 24;
 const RECORD_HEADER: usize = 16;
-/// Length in bytes at which the file is truncated.
+/// File length above which the file is truncated, in bytes.
 const LONGEST: u64 = 8 << 20;
 /// Number of packets kept in each direction.
 const KEPT: usize = 128;
-/// Number of attempts to choose a packet of a connection.
+/// Maximum number of attempts to choose a packet of a connection.
 const TRIES: usize = 1000;
 /// Offsets of the PSN and of the destination QP in a packet.
 const PSN: usize = 9;
@@ -38,7 +39,7 @@ impl Seen {
         &self.bytes[..self.bytes.len().saturating_sub(ICRC_LENGTH)]
     }
 
-    /// Returns true for messages of the connection manager.
+    /// Returns true if the packet is a connection-manager message.
     pub(crate) fn is_management(&self) -> bool {
         self.bytes.get(DESTINATION..DESTINATION + 3) == Some(&QP1.get().to_be_bytes()[1..])
     }
@@ -52,18 +53,18 @@ pub(crate) struct Tap {
     pending: Vec<u8>,
     source: IpAddr,
     destination: IpAddr,
-    /// Last packets to the source, and last packets to the destination.
+    /// Last packets to `source`, and last packets to `destination`.
     last: [VecDeque<Seen>; 2],
 }
 
 impl Tap {
-    /// Follows the packets between two addresses.
+    /// Opens a capture file, to follow the packets between two addresses.
     pub(crate) fn open(path: &Path, source: IpAddr, destination: IpAddr) -> Outcome<Self> {
         let file = File::options().read(true).write(true).open(path)?;
         Ok(Self { file, at: FILE_HEADER, pending: Vec::new(), source, destination, last: Default::default() })
     }
 
-    /// Reads the new records, and calls `each` with every packet in either direction.
+    /// Reads the new records, and calls `each` with every packet between the two addresses.
     pub(crate) fn follow(&mut self, mut each: impl FnMut(&Seen)) -> Outcome<()> {
         self.file.seek(SeekFrom::Start(self.at))?;
         let read = self.file.read_to_end(&mut self.pending)?;
@@ -93,25 +94,25 @@ impl Tap {
         }
         self.pending.drain(..done);
         if self.at > LONGEST {
-            // A record written in between is lost completely and not in part, since the file is cut to its header.
+            // A record written before the truncation is lost as a whole, because only the header is left.
             self.file.set_len(FILE_HEADER)?;
             self.at = FILE_HEADER;
             self.pending.clear();
         }
         Ok(())
     }
-    /// Drops all kept packets.
+    /// Drops the kept packets.
     pub(crate) fn forget(&mut self) {
         self.last.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// Returns one of the last packets to the destination, or to the source.
+    /// Returns a random kept packet: to the destination if `is_forth` is true, otherwise to the source.
     pub(crate) fn any(&self, is_forth: bool, random: &mut Random) -> Option<&Seen> {
         let last = &self.last[usize::from(is_forth)];
         last.get(random.below(last.len().max(1)))
     }
 
-    /// Returns a packet of a connection with any PSN, without its ICRC, and its destination.
+    /// Returns a packet of a connection, without its ICRC and with a random PSN, and the packet's destination.
     pub(crate) fn with_any_psn(&self, is_forth: bool, random: &mut Random) -> Outcome<(Vec<u8>, SocketAddr)> {
         let mut seen = (0..TRIES).map_while(|_| self.any(is_forth, random));
         let seen = seen.find(|seen| !seen.is_management()).ok_or("no packet of the session was captured")?;

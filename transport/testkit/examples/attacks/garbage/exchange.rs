@@ -1,4 +1,4 @@
-//! The two exchanges of a run. They are four processes, and their two victims share an address.
+//! The two exchanges of a run. They consist of four processes, and their two victims share an address.
 
 use super::flood::{Flood, Way};
 use super::forge::Forge;
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use trunkline_testkit::{Numbers, Process, Random, fresh_ip, same_program};
 use trunkline_verbs::{IoAddress, RemoteAddress, Rkey};
 
-/// Time limit for the exchanges to work again after the flood.
+/// Time limit for all lines to work again after the flood.
 const BOUND: Duration = Duration::from_secs(30);
 /// Pause between the end of the flood and the new connections.
 const REST: Duration = Duration::from_millis(500);
-/// Time limit of a wait for an answer, for a loaded machine.
+/// Time limit of a wait for an answer. It allows for a loaded machine.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Ports of the two exchanges. Each also uses the next port.
 const PORTS: [u16; 2] = [7, 9];
 
-/// The status values of all sides.
+/// The `status` answers of all sides.
 pub(super) struct All(pub(super) Vec<Numbers>);
 
 impl All {
@@ -32,9 +32,9 @@ impl All {
     }
 }
 
-/// Two exchanges whose victims share an address, and the means to imitate the victims' peers.
+/// Two exchanges whose victims share an address, with the means to impersonate the victims' peers.
 pub(super) struct Exchanges {
-    /// The first victim, which holds port 4791, its peer, the second victim and its peer, in this order.
+    /// In this order: the first victim, which holds port 4791; its peer; the second victim; its peer.
     sides: Vec<Process>,
     pub(super) ways: Vec<Way>,
     pub(super) forge: Forge,
@@ -75,12 +75,12 @@ impl Exchanges {
         Ok(sum)
     }
 
-    /// Returns true if packets can be sent from the peers' own ports.
+    /// Returns true if packets can be sent from the ports of the victims' peers.
     pub(super) fn can_forge_ports(&self) -> bool {
         self.ways.iter().all(|way| way.raw.is_some())
     }
 
-    /// Returns the number of forged packets that the system accepted.
+    /// Returns the number of forged packets that the kernel accepted.
     pub(super) fn sent(&self) -> u64 {
         self.ways.iter().map(Way::sent).sum()
     }
@@ -89,11 +89,11 @@ impl Exchanges {
         Ok(self.sides.iter().map(Process::resident_kib).collect::<Result<_, _>>()?)
     }
 
-    /// Reconnects the lines that forged packets could name, and waits until all lines work again. Returns the time
-    /// taken, or `None` if a line does not work in time.
+    /// Reconnects the lines whose QPs forged packets may name, and waits until all lines work. Returns the time taken, or
+    /// `None` if a line does not work within the time limit.
     pub(super) fn settle(&mut self, flood: Flood) -> Outcome<Option<Duration>> {
         if flood == Flood::Right {
-            // Queued packets of the flood must not count against the new connections.
+            // Packets of the flood that are still queued must not count against the new connections.
             std::thread::sleep(REST);
             self.status()?;
             for side in &mut self.sides {
@@ -108,7 +108,7 @@ impl Exchanges {
             if up.is_none() && now.sum("attacked_down") + now.sum("bystander_down") == 0 {
                 up = Some(start.elapsed());
                 if flood == Flood::Right {
-                    // Errors of closed connections must not count either.
+                    // Errors of the closed connections must not count either.
                     for side in &mut self.sides {
                         side.ask("forgive")?;
                     }
@@ -126,7 +126,7 @@ impl Exchanges {
     }
 }
 
-/// Starts one side of an exchange.
+/// Starts a process for one side of an exchange.
 fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome<Process> {
     let mut arguments = vec!["exchange".to_owned(), own.to_string(), peer.to_string(), port.to_string()];
     arguments.extend(capture.map(|path| path.display().to_string()));
@@ -134,8 +134,8 @@ fn node(own: IpAddr, peer: IpAddr, port: u16, capture: Option<&Path>) -> Outcome
     Ok(Process::start(name, same_program().args(arguments))?.with_bound(ANSWER))
 }
 
-/// Waits until a side works. Returns the QPs that no forged packet may name, and the memory to which
-/// attacked connections have no right.
+/// Waits until a side is ready. Returns the QPs that forged packets must not name, and the memory to which attacked
+/// connections have no access rights.
 fn ready(side: &mut Process) -> Outcome<(Vec<u32>, Vec<RemoteAddress>)> {
     let (mut bystanders, mut forbidden) = (Vec::new(), Vec::new());
     loop {

@@ -1,7 +1,8 @@
-//! The packets of the three floods, and the addresses that they claim.
+//! The packets of the three floods, and the addresses from which they claim to come.
 //!
-//! Any socket can bind any 127.x address, so the peer's address with another port is always available. The peer's own
-//! port requires a raw socket. Without permission to open one, these packets are omitted, and the run reports that.
+//! Any socket can bind any address in 127.0.0.0/8, so the peer's address with another port is always available. The peer's
+//! own port requires a raw socket. Without permission to open one, the packets from that port are omitted, and the run
+//! reports it.
 
 use super::exchange::Exchanges;
 use crate::forge::{Forger, RawForger, Seen, Tap, paced};
@@ -11,24 +12,24 @@ use std::time::Duration;
 use trunkline_roce::wire::{IpUdp, ROCE_PORT, icrc};
 use trunkline_testkit::Random;
 
-/// The kind of a flood.
+/// The kind of packets in a flood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flood {
     /// Random bytes.
     Random,
-    /// Changed real packets with the ICRC of the original.
+    /// Real packets that were changed and carry the ICRC of the original.
     Stale,
-    /// Changed real packets with a correct ICRC.
+    /// Real packets that were changed and carry a correct ICRC.
     Right,
 }
 
-/// Length of the longest random datagram in bytes, longer than the device accepts.
+/// Maximum length of a random datagram, in bytes. It exceeds the length that the device accepts.
 const LONGEST: usize = 4400;
 /// Number of packets between two reads of the captures.
 const FOLLOWED: u64 = 25;
-/// Number of attempts to choose or forge a permitted packet.
+/// Maximum number of attempts to choose or forge a permitted packet.
 const TRIES: usize = 1000;
-/// Number of sockets with the peer's address, and of sockets with other addresses.
+/// Number of sockets with the peer's address. The number of sockets with other addresses is the same.
 const SOCKETS: usize = 4;
 
 /// The packets of a victim's peer, and the sockets that impersonate the peer.
@@ -36,7 +37,7 @@ const SOCKETS: usize = 4;
 pub(super) struct Way {
     tap: Tap,
     peer: IpAddr,
-    /// Sockets with the peer's address, then sockets with other addresses.
+    /// The sockets with the peer's address, followed by those with other addresses.
     forgers: Vec<Forger>,
     pub(super) raw: Option<RawForger>,
 }
@@ -51,14 +52,14 @@ impl Way {
         Ok(Self { tap, peer, forgers, raw: RawForger::new().ok() })
     }
 
-    /// Returns the number of datagrams that the system accepted.
+    /// Returns the number of datagrams that the kernel accepted.
     pub(super) fn sent(&self) -> u64 {
         let raw = self.raw.as_ref().map_or(0, |raw| raw.sent);
         self.forgers.iter().map(|forger| forger.sent).sum::<u64>() + raw
     }
 
-    /// Chooses the socket for a packet. Returns `None` for the peer's own port, which is chosen most often where
-    /// possible.
+    /// Chooses the socket for a packet. `None` stands for the raw socket with the peer's own port, which is chosen most
+    /// often if it exists.
     fn choose(&self, random: &mut Random) -> Option<usize> {
         match random.below(8) {
             0 => Some(SOCKETS + random.below(SOCKETS)),
@@ -70,7 +71,7 @@ impl Way {
 }
 
 impl Exchanges {
-    /// Sends the packets of a plan to the victims. Returns the time taken.
+    /// Sends the number of packets in `plan` to the victims. Returns the time taken.
     pub(super) fn flood(&mut self, flood: Flood, plan: &Plan, random: &mut Random) -> Outcome<Duration> {
         paced(plan.packets, plan.over(), |number| {
             if number.is_multiple_of(FOLLOWED) {
@@ -92,7 +93,7 @@ impl Exchanges {
         let socket = way.choose(random);
         let source =
             socket.map_or(SocketAddr::new(way.peer, seen.headers.source.port()), |at| way.forgers[at].own);
-        // Some packets go to the port of the exchange, and some to port 4791.
+        // Some packets go to the port of the exchange, the others to port 4791.
         let is_to_port = random.one_in(3);
         let to = if is_to_port { SocketAddr::new(self.victim, ROCE_PORT) } else { seen.headers.destination };
         let bytes = if flood == Flood::Random {
@@ -112,7 +113,7 @@ impl Exchanges {
         }
     }
 
-    /// Returns a recent real packet, preferably one that may be sent with a correct ICRC.
+    /// Returns a recent real packet. For [`Flood::Right`], prefers packets that do not name protected objects.
     fn real(&self, flood: Flood, way: usize, random: &mut Random) -> Option<Seen> {
         let mut seen = None;
         for _ in 0..TRIES {
@@ -130,10 +131,10 @@ impl Exchanges {
             let mut bytes = real.to_vec();
             self.forge.change(&mut bytes, random);
             if flood == Flood::Stale {
-                // ICRC of the real packet, computed for this source.
+                // The ICRC of the real packet, recomputed for this source.
                 let crc = icrc::icrc(headers, real).to_le_bytes();
                 if icrc::icrc(headers, &bytes).to_le_bytes() == crc {
-                    continue; // only bytes outside the ICRC were changed
+                    continue; // only bytes that the ICRC does not cover were changed
                 }
                 bytes.extend(crc);
                 return bytes;

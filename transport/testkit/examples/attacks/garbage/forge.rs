@@ -7,12 +7,12 @@ use trunkline_roce::wire::{Mad, Opcode, Packet};
 use trunkline_testkit::Random;
 use trunkline_verbs::{IoAddress, Psn, QpNumber, RemoteAddress, Rkey, SrqNumber};
 
-/// Number of names kept per kind.
+/// Maximum number of values kept per kind.
 const KEPT: usize = 64;
 /// The largest path MTU in bytes.
 const LONGEST: usize = 4096;
 
-/// QP numbers, keys and ids of real packets, and the objects that no forged packet may name.
+/// QP numbers, SRQ numbers and keys from real packets, and the objects that forged packets must not name.
 #[derive(Debug, Default)]
 pub(super) struct Forge {
     protected_qps: HashSet<u32>,
@@ -20,7 +20,7 @@ pub(super) struct Forge {
     qps: Vec<u32>,
     srqs: Vec<u32>,
     keys: Vec<u32>,
-    /// Registered memory of the victim to which attacked connections have no right.
+    /// Registered memory of the victim to which attacked connections have no access rights.
     pub(super) forbidden: Vec<RemoteAddress>,
 }
 
@@ -29,7 +29,7 @@ impl Forge {
         self.protected_qps.extend(qps);
     }
 
-    /// Records which comm ids belong to protected QPs, from a packet before the flood.
+    /// Records the comm ids of protected QPs in a packet that was sent before the flood.
     pub(super) fn learn_ids(&mut self, seen: &Seen) {
         match message_of(seen.body()) {
             Some(CmMessage::Req(req)) if self.protected_qps.contains(&req.qpn.get()) => {
@@ -42,7 +42,7 @@ impl Forge {
         }
     }
 
-    /// Records names from a real packet.
+    /// Records the QP number, the SRQ number and the key in a real packet.
     pub(super) fn learn(&mut self, seen: &Seen, random: &mut Random) {
         let Ok(packet) = Packet::parse(seen.body()) else {
             return;
@@ -59,7 +59,7 @@ impl Forge {
         }
     }
 
-    /// Returns true if a packet, given without its ICRC, names a forbidden object.
+    /// Returns true if a packet names a protected object. The packet is given without its ICRC.
     pub(super) fn is_protected(&self, bytes: &[u8]) -> bool {
         let Some(bth) = bytes.first_chunk::<12>() else { return false };
         if self.protected_qps.contains(&u32::from_be_bytes([0, bth[5], bth[6], bth[7]])) {
@@ -72,14 +72,14 @@ impl Forge {
             Some(CmMessage::Rej(rej)) => ([rej.local_id, rej.remote_id], 0),
             Some(CmMessage::Rep(rep)) => ([rep.local_id, rep.remote_id], rep.qpn.get().max(rep.eecn)),
             Some(CmMessage::Rtu(ids) | CmMessage::Drep(ids)) => ([ids.local_id, ids.remote_id], 0),
-            // SIDR messages do not name a connection.
+            // SIDR messages do not belong to a connection.
             Some(CmMessage::SidrReq(_) | CmMessage::SidrRep(_)) => return false,
             Some(CmMessage::Dreq(dreq)) => ([dreq.local_id, dreq.remote_id], dreq.qpn.get()),
         };
         ids.iter().any(|id| self.protected_ids.contains(id)) || self.protected_qps.contains(&qp)
     }
 
-    /// Changes a packet, given without its ICRC.
+    /// Changes a packet, which is given without its ICRC.
     pub(super) fn change(&self, bytes: &mut Vec<u8>, random: &mut Random) {
         if random.one_in(2)
             && let Some(changed) = self.changed_by_field(bytes, random)
@@ -158,7 +158,7 @@ fn change_bytes(bytes: &mut Vec<u8>, random: &mut Random) {
     if bytes.is_empty() {
         return;
     }
-    // Mostly change bytes in headers.
+    // In most cases, change bytes in the headers.
     let near = if random.one_in(3) { bytes.len() } else { bytes.len().min(48) };
     let at = random.below(near);
     match random.below(10) {

@@ -1,7 +1,6 @@
-//! The PD, XRC domain, SRQs, CQ, and guarded memory that a set of connections shares on one side.
+//! The PD, XRC domain, SRQs, CQ and guarded memory that a set of connections shares on one side.
 //!
-//! There are two groups on each side, so that attacked connections have no access right to objects of the
-//! bystanders.
+//! Each side has two groups, so that attacked connections have no access to objects of the bystanders.
 
 use crate::Outcome;
 use std::sync::Arc;
@@ -13,30 +12,30 @@ use trunkline_verbs::{
     SrqInit, SrqKind, XrcDomain, XrcdFlags,
 };
 
-/// Length of a receive in bytes.
+/// Length of a receive buffer, in bytes.
 pub(super) const SLOT: usize = 2048;
-/// Number of guard bytes after each receive.
+/// Number of guard bytes after each receive buffer.
 const GAP: usize = 64;
 /// Number of receives in each of the two SRQs.
 const SLOTS: usize = 128;
 /// Length of the memory that peers may only read, in bytes.
 pub(super) const READ_ONLY: usize = 4096;
-/// Length of each guard in bytes.
+/// Length of each guard, in bytes.
 const GUARD: usize = 8192;
-/// Bit in `wr_id` that marks receives.
+/// Bit in `wr_id` that marks a receive.
 pub(super) const RECEIVE: u64 = 1 << 63;
 
-/// Bytes that peers have no right to change.
+/// Memory that peers have no right to change.
 #[derive(Debug)]
 struct Guard {
     what: &'static str,
     memory: Arc<Memory>,
     key: u64,
-    /// Registration of the memory, if it has one.
+    /// The registration of the memory, if it is registered.
     region: Option<Arc<dyn MemoryRegion>>,
 }
 
-/// A group.
+/// Objects shared by a set of connections.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) pd: Arc<dyn ProtectionDomain>,
@@ -50,7 +49,7 @@ pub(super) struct Group {
     guards: Vec<Guard>,
 }
 
-/// Returns the bytes of every read-only region.
+/// Returns the contents of every read-only region.
 pub(super) fn read_only_bytes() -> Vec<u8> {
     bytes_of(key(&[0x726f]), READ_ONLY)
 }
@@ -82,7 +81,7 @@ impl Group {
         let xrc = srq(SrqKind::Xrc { xrcd: Arc::clone(&xrcd), cq: Arc::clone(&cq) })?;
         let rc_srq = srq(SrqKind::Basic)?;
 
-        // There are guards before, between and after the accessible memory.
+        // Guards lie before, between and after the accessible memory.
         let everything =
             Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let mut guards = vec![guard("unregistered memory", None, Access::empty(), 1)?];
@@ -109,7 +108,7 @@ impl Group {
         Ok(group)
     }
 
-    /// Creates a QP of the group.
+    /// Creates a QP that uses the group's objects.
     pub(super) fn qp(&self, device: &SoftDevice, qp_type: QpType) -> Outcome<Arc<dyn QueuePair>> {
         let mut init = QpInit::new(qp_type);
         if qp_type == QpType::XrcTgt {
@@ -133,13 +132,13 @@ impl Group {
         RemoteAddress { address: region.memory().address(0), rkey: region.rkey() }
     }
 
-    /// Returns keys and addresses of registered guards. The keys are valid but give peers no rights.
+    /// Returns the addresses and keys of the registered guards. The keys are valid but grant no access to peers.
     pub(super) fn forbidden(&self) -> impl Iterator<Item = RemoteAddress> {
         let regions = self.guards.iter().filter_map(|guard| guard.region.as_ref());
         regions.map(|region| RemoteAddress { address: region.memory().address(0), rkey: region.rkey() })
     }
 
-    /// Posts the receive with this number. The first half of the receives goes to the XRC SRQ, the second half to the
+    /// Posts the receive with number `index`. The first half of the receives goes to the XRC SRQ, the second half to the
     /// other SRQ.
     fn post(&self, index: usize) -> Outcome<()> {
         let address = self.slots.address(index * (SLOT + GAP));
@@ -149,7 +148,7 @@ impl Group {
         Ok(srq.post_receive(&[request])?)
     }
 
-    /// Returns the bytes of a received message and reposts the receive.
+    /// Returns the received message, and posts its receive again.
     pub(super) fn take(&self, wr_id: u64, length: u32) -> Outcome<Vec<u8>> {
         let index = usize::try_from(wr_id & !RECEIVE)?;
         let mut bytes = vec![0; usize::try_from(length)?.min(SLOT)];
@@ -158,7 +157,7 @@ impl Group {
         Ok(bytes)
     }
 
-    /// Returns the guards that have changed.
+    /// Returns the names of the guards whose contents have changed.
     pub(super) fn harmed(&self) -> Outcome<Vec<&'static str>> {
         let mut harmed = Vec::new();
         for guard in &self.guards {

@@ -1,6 +1,6 @@
 //! A connection initiated by this side. It works in rounds, compares every byte, and reconnects.
 //!
-//! A round is a WRITE, a READ of the same memory, a READ of read-only memory, a fetch-and-add and a SEND with
+//! A round consists of a WRITE, a READ of the same memory, a READ of read-only memory, a fetch-and-add, and a SEND with
 //! immediate.
 
 use super::group::{Group, READ_ONLY, SLOT, read_only_bytes};
@@ -17,11 +17,11 @@ use trunkline_verbs::{
     SendData, SendFlags, SendOperation, SendRequest, Sge,
 };
 
-/// Number of work requests of a round.
+/// Number of work requests in a round.
 const REQUESTS: u64 = 5;
-/// Length of the longest WRITE in bytes. The counter follows it.
+/// Maximum length of a WRITE, in bytes. The counter follows the written memory.
 const LONGEST: usize = 8000;
-/// Offset of the counter in the window.
+/// Offset of the counter in the peer's window.
 const COUNTER: u64 = (WINDOW - 8) as u64;
 /// Offsets in the line's own memory.
 const SOURCE: usize = 0;
@@ -30,35 +30,35 @@ const FIXED: usize = 16_384;
 const COUNT: usize = FIXED + READ_ONLY;
 const OUT: usize = COUNT + 64;
 const OWN: usize = OUT + SLOT;
-/// Time after which a round counts as stuck.
+/// Time after which a round is considered stuck.
 const HANGS: Duration = Duration::from_secs(20);
-/// Pause between two rounds, so that the exchange leaves processor time for the flood.
+/// Pause between rounds, so that the exchange leaves processor time for the flood.
 const REST: Duration = Duration::from_micros(500);
 /// A duration that is longer than any run.
 const NEVER: Duration = Duration::from_secs(3600);
-/// `timeout` of 268 ms, so that a side delayed for a second on a loaded machine does not count as dead.
+/// `timeout` of 268 ms. A side that is delayed for a second on a loaded machine is then not considered dead.
 const ACK_TIMEOUT: u8 = 16;
-/// Pause between two attempts to connect, so that refusals do not cause too many requests.
+/// Pause between attempts to connect, so that rejected attempts do not cause too many requests.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Counts of rounds and breaks so far.
+/// Numbers of rounds and of broken connections so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
-    /// Rounds without a wrong byte.
+    /// Rounds in which every byte was correct.
     pub(super) rounds: u64,
-    /// Rounds with a wrong byte.
+    /// Rounds with at least one wrong byte.
     pub(super) wrong: u64,
     /// Connections that broke.
     pub(super) broken: u64,
     /// Connections that were re-established.
     pub(super) reconnected: u64,
-    /// The longest time from a break to the next connection.
+    /// Longest time between the loss of a connection and the next connection.
     pub(super) longest_ms: u128,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Reconnects at this time.
+    /// Disconnected until this time.
     Down(Instant),
     Connecting(Link),
     Up(Link, Grant),
@@ -79,13 +79,13 @@ pub(super) struct Line {
     qp_type: QpType,
     remote: SocketAddr,
     stage: Stage,
-    /// Number of connections so far, which distinguishes completions of earlier connections.
+    /// Number of connections so far. It distinguishes completions of earlier connections.
     generation: u64,
     round: u64,
     written: (usize, usize),
     outstanding: u64,
     posted: Instant,
-    /// Start of the next round, while none is in progress.
+    /// Start of the next round; `None` during a round.
     rests_until: Option<Instant>,
     broke: Option<Instant>,
     own: Arc<dyn MemoryRegion>,
@@ -146,7 +146,7 @@ impl Line {
         }
     }
 
-    /// Connects when the pause is over, and checks that the line is not stuck.
+    /// Connects when the pause has ended, and checks that the line is not stuck.
     pub(super) fn drive(
         &mut self,
         device: &SoftDevice,
@@ -204,7 +204,7 @@ impl Line {
     /// Handles the end of the connection, or a failure to establish it.
     pub(super) fn break_off(&mut self) {
         let was_up = self.is_up();
-        // A bystander does not reconnect, because forged packets could name its next QP.
+        // A bystander does not reconnect, because forged packets may name its next QP.
         let again = Instant::now() + if was_up && self.is_bystander() { NEVER } else { PAUSE };
         match std::mem::replace(&mut self.stage, Stage::Down(again)) {
             Stage::Up(link, _) | Stage::Connecting(link) => {
@@ -220,7 +220,7 @@ impl Line {
         }
     }
 
-    /// Ends the connection in order to reconnect.
+    /// Ends the connection, so that the line reconnects.
     pub(super) fn renew(&mut self) {
         if self.is_up() {
             self.break_off();

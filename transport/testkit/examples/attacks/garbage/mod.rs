@@ -1,15 +1,15 @@
 //! Garbage at the UDP port of a running exchange. `deploy/checks/40-garbage.sh` runs these attacks.
 //!
-//! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and compare
-//! every byte. One process of each pair writes a capture. The run forges packets from the captured ones and sends them
-//! to the other process. The two victims share an address, where one of them forwards packets to port 4791 for the
-//! other. Some connections are bystanders, whose QPs are never named in forged packets.
+//! A run starts two pairs of processes that exchange SENDs, WRITEs, READs and atomics over XRC and RC and compare every
+//! byte. One process of each pair writes a capture file. The run forges packets from the captured packets and sends them to
+//! the other process, the victim. The two victims share an address, so one of them forwards packets from port 4791 to the
+//! other. Forged packets do not name the QPs of some connections, the bystanders.
 //!
-//! | flood | sent | must hold |
+//! | flood | packets | claims |
 //! |---|---|---|
-//! | `random` | random bytes | no wrong byte, no broken connection, bounded memory and slow-down |
-//! | `stale` | changed real packets with their old ICRC | the same |
-//! | `right` | changed real packets with a correct ICRC | bystanders as above; no memory without the access right is changed; new connections work |
+//! | `random` | random bytes | bytes are correct, connections stay up, memory and slow-down are bounded |
+//! | `stale` | changed real packets with their old ICRC | as for `random` |
+//! | `right` | changed real packets with a correct ICRC | as for `random`, for bystanders; memory without access rights is unchanged; new connections work |
 
 mod exchange;
 mod flood;
@@ -26,17 +26,17 @@ pub(crate) use node::{Side, serve};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder, Random};
 
-/// Duration of the exchanges before the flood.
+/// Duration of the exchanges before the flood starts.
 const BEFORE: Duration = Duration::from_secs(2);
-/// Maximum factor by which a flood that the ICRC check drops may reduce the rate of the exchanges.
+/// Maximum factor by which a flood may slow down the exchanges if the ICRC check drops all its packets.
 const SLOWEST: u64 = 20;
-/// Time within which all lines must be up again after a break, for a loaded machine.
+/// Time limit for all lines to be up again after a break. It allows for a loaded machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Maximum growth of private memory for a flood of any duration. It covers socket buffers, tables of addresses, and
-/// memory kept by the allocator.
+/// Maximum growth of private memory during a flood of any duration. It allows for socket buffers, address tables, and
+/// memory that the allocator keeps.
 const GROWTH_KIB: u64 = 16 * 1024;
-/// Maximum growth including the memory shared by all processes of the host. Its tables are 39 MiB, whose pages are
-/// mapped at the first access. Packets for random QP numbers access all of them.
+/// Maximum growth of memory including the memory that all processes of the host share. The shared tables are 39 MiB, and
+/// their pages are mapped at the first access. Packets to random QP numbers access all of them.
 const SHARED_GROWTH_KIB: u64 = 64 * 1024;
 
 /// Runs one flood against the exchanges.
@@ -96,7 +96,7 @@ fn rate(from: &All, to: &All, over: Duration) -> u64 {
     rounds * 1000 / over_ms
 }
 
-/// Reports claims about the effects that the flood may have, and must not have, on the exchanges.
+/// Reports the claims about the effects of the flood on the exchanges.
 fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3], fresh: Option<Duration>) {
     let wrong =
         |group: &str| ended.sum(&format!("{group}_wrong")) + ended.sum(&format!("{group}_received_wrong"));
@@ -128,7 +128,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
         "guards",
         "memory without remote access, read-only memory, bytes after receives",
     );
-    // `renew` resets the counts of attacked lines.
+    // `renew` has reset the counts of attacked lines.
     findings.claim(
         fresh.is_some_and(|took| took < AT_ONCE) && is_clean("attacked"),
         "new-connections",
@@ -140,7 +140,7 @@ fn judge(findings: &mut Claims, flood: Flood, [before, after, ended]: [&All; 3],
     );
 }
 
-/// Reports the claim that the memory of the processes has hardly grown.
+/// Reports the claim that the memory of the processes has grown within the limits.
 fn memory(findings: &mut Claims, before: Vec<[u64; 2]>, after: Vec<[u64; 2]>) {
     let memory: Vec<_> = before.into_iter().zip(after).collect();
     let is_bounded = memory.iter().all(|([all_then, own_then], [all, own])| {

@@ -1,17 +1,17 @@
-//! One side of the exchange, in its own process.
+//! One side of an exchange, in a separate process.
 //!
-//! It listens, connects its lines to the other side, and executes commands on its standard input:
+//! It listens, connects its lines to the other side, and executes the commands on its standard input:
 //!
 //! | command | answer |
 //! |---|---|
 //! | `status` | `STATUS key=value ...` |
 //! | `counters` | `COUNTERS name=value ...` |
 //! | `renew` | none; reconnects every line that is not a bystander |
-//! | `forgive` | `FORGIVE`; resets the counts of lines that are not bystanders |
-//! | end of input | the process ends |
+//! | `forgive` | `FORGIVE`; resets the counts of the lines that are not bystanders |
+//! | end of input | none; the process ends |
 //!
-//! Without a command it prints `BYSTANDER qpn` for each QP that forged packets must not name, `FORBIDDEN rkey address`
-//! for registered memory to which attacked connections have no right, and `READY` once.
+//! At start it prints `BYSTANDER qpn` for each QP that forged packets must not name, and `FORBIDDEN rkey address` for
+//! registered memory to which attacked connections have no access rights. `READY` follows when all lines are up.
 
 use super::group::{Group, RECEIVE};
 use super::line::{Line, Tally};
@@ -31,22 +31,22 @@ use trunkline_verbs::{
     EndpointRequest, EndpointSide, Notify, PortSpace, QpType, RemoteAddress,
 };
 
-/// Number of lines of each kind. There are four kinds: XRC and RC, each attacked and bystander.
+/// Number of lines of each kind. The four kinds are attacked and bystander lines over XRC and over RC.
 const LINES: u64 = 1;
-/// Maximum number of accepted connections, which bounds forged requests.
+/// Maximum number of accepted connections. It bounds the effect of forged requests.
 const MAX_SERVED: usize = 256;
-/// The longest sleep between two rounds.
+/// Maximum sleep between two rounds.
 const NAP: Duration = Duration::from_millis(1);
 
 struct Node {
     device: Arc<SoftDevice>,
     cm: Arc<dyn CmChannel>,
     listeners: [Arc<dyn CmId>; 2],
-    /// Groups of the attacked lines and of the bystanders.
+    /// The group of the attacked lines, and the group of the bystanders.
     groups: [Group; 2],
     lines: Vec<Line>,
     served: HashMap<CmIdNumber, Served>,
-    /// Number of messages with wrong bytes, on attacked lines and on bystanders.
+    /// Number of received messages with wrong bytes, for attacked lines and for bystanders.
     received_wrong: [u64; 2],
     /// Number of requests that could not be accepted.
     unacceptable: u64,
@@ -54,18 +54,18 @@ struct Node {
     is_ready: bool,
 }
 
-/// Arguments of one side.
+/// Arguments of the process for one side.
 #[derive(Debug, Args)]
 pub(crate) struct Side {
     own: IpAddr,
     peer: IpAddr,
-    /// Port on which both sides listen. They also listen on the next port.
+    /// Port for XRC connections on both sides. The next port is for RC connections.
     port: u16,
     /// File for the capture of this side's packets.
     capture: Option<PathBuf>,
 }
 
-/// Runs one side until its input ends.
+/// Runs one side until the end of its input.
 pub(crate) fn serve(Side { own, peer, port, capture }: Side) -> Outcome<()> {
     let (xrc_port, rc_port) = (port, port + 1);
     let device = SoftDevice::open(SoftOptions { addresses: vec![own], capture, ..SoftOptions::from_env()? })?;
@@ -171,10 +171,10 @@ impl Node {
         }
         let bytes = self.groups[group].take(completion.wr_id, completion.byte_length)?;
         if !completion.status.is_success() {
-            return Ok(()); // the QP failed in the middle of a message; its line counts the failure
+            return Ok(()); // the QP failed during a message, and its line counts the failure
         }
         let from = self.served.values_mut().find(|served| served.qp.number() == completion.qp_number);
-        // Messages may be polled after their connection has ended.
+        // A message may be polled after its connection has ended.
         if from.is_some_and(|served| !served.is_next(&bytes, completion.immediate)) {
             self.received_wrong[group] += 1;
         }
@@ -216,13 +216,13 @@ impl Node {
                 }
                 self.served.insert(id.number(), served);
             }
-            // A forged request can be invalid or withdrawn. The next request is still served.
+            // A forged request may be invalid or withdrawn. Continue with the next request.
             Err(_) => self.unacceptable += 1,
         }
         Ok(())
     }
 
-    /// Prints the QPs of bystanders, and `READY` when all lines are up.
+    /// Prints the QPs of bystanders, and `READY` once all lines are up.
     fn announce(&mut self) {
         if self.is_ready {
             return;

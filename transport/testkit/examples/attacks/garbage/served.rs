@@ -1,4 +1,4 @@
-//! Connections accepted by a side, with their messages and their memory windows for the peers.
+//! Connections accepted by a side, with their messages and the memory windows that they offer to their peers.
 
 use super::group::Group;
 use crate::Outcome;
@@ -14,7 +14,7 @@ use trunkline_verbs::{
 pub(super) const WINDOW: usize = 16_384;
 /// First word of the private data of both sides.
 const MAGIC: u64 = 0x6a75_6e6b;
-/// `min_rnr_timer` of 0.64 ms; the connection manager sets 655 ms (contract J12).
+/// `min_rnr_timer` of 0.64 ms. The connection manager sets 655 ms (contract J12).
 const RNR_TIMER: u8 = 12;
 
 /// The private data of the initiator.
@@ -22,11 +22,11 @@ const RNR_TIMER: u8 = 12;
 pub(super) struct Hello {
     /// True if the connection is a bystander.
     pub(super) bystander: bool,
-    /// Seeds the bytes of its messages.
+    /// Seed for the bytes of the connection's messages.
     pub(super) nonce: u64,
 }
 
-/// The private data of the accepting side, which names the memory to which it grants access.
+/// The private data of the accepting side. It contains the memory that the initiator may access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grant {
     pub(super) srq: SrqNumber,
@@ -76,7 +76,7 @@ fn parse<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
     (u64::from_be_bytes(*magic) == MAGIC).then_some(words)
 }
 
-/// Returns the head and the body of message `round` of a connection.
+/// Returns message `round` of a connection, which consists of a header and a body.
 pub(super) fn message(nonce: u64, round: u64, length: usize) -> Vec<u8> {
     let mut bytes = nonce.to_be_bytes().to_vec();
     bytes.extend(round.to_be_bytes());
@@ -95,7 +95,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    /// Accepts a request.
+    /// Accepts a connection request.
     pub(super) fn accept(
         device: &SoftDevice,
         group: &Group,
@@ -117,7 +117,7 @@ impl Served {
         Ok(Self { id, qp, hello, window, next_round: 0 })
     }
 
-    /// Returns true if a message is the next one of this connection, byte for byte.
+    /// Returns true if `bytes` and `immediate` are exactly the next message of this connection.
     pub(super) fn is_next(&mut self, bytes: &[u8], immediate: u32) -> bool {
         let round = self.next_round;
         self.next_round += 1;
@@ -125,7 +125,7 @@ impl Served {
             && bytes == message(self.hello.nonce, round, bytes.len())
     }
 
-    /// Returns the window that its peer may access.
+    /// Returns the window that the connection's peer may access.
     pub(super) fn window(&self) -> RemoteAddress {
         RemoteAddress { address: self.window.memory().address(0), rkey: self.window.rkey() }
     }

@@ -1,4 +1,4 @@
-//! Arguments of a node, shared by all programs that run the nodes of an attack.
+//! Arguments of an attack's node, shared by all programs that run such nodes.
 
 use crate::hostile_link::HostileLink;
 use clap::Args;

@@ -1,4 +1,4 @@
-//! Certificates of honest nodes. All nodes of a run share one certificate, since only its name counts.
+//! Certificates of honest nodes. All nodes of a run share one certificate, because only the name matters.
 
 use crate::Outcome;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_ED25519};
@@ -11,7 +11,7 @@ use trunkline::NodeBuilder;
 /// Name in the certificate.
 pub(super) const NAME: &str = "node.example";
 
-/// Writes a root, a certificate and its key to a folder, unless the folder contains them.
+/// Writes a root, a certificate and its key to a folder if the folder does not contain them.
 pub(super) fn issue(folder: &Path) -> Outcome<()> {
     if folder.join("root.pem").exists() {
         return Ok(());
@@ -27,7 +27,7 @@ pub(super) fn issue(folder: &Path) -> Outcome<()> {
     Ok(std::fs::write(folder.join("root.pem"), root.pem())?)
 }
 
-/// Gives a node the certificate of a folder.
+/// Gives a node the certificate in a folder.
 pub(super) fn identify(node: NodeBuilder, folder: &Path) -> NodeBuilder {
     node.identity_files(folder.join("node.pem"), folder.join("node.key"))
         .trust_files(folder.join("root.pem"))

@@ -1,4 +1,4 @@
-//! Constant load by an honest node, with small calls in one thread and large calls in another.
+//! Constant load from an honest node, with small calls in one thread and large calls in another.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use trunkline::Bytes;
 use trunkline_testkit::bytes_of;
 
-/// Length of a large call in bytes, which is announced and READ in both directions.
+/// Size of a large call, in bytes. It is announced and READ in both directions.
 const LARGE: usize = 256 << 10;
 /// Pause between two large calls.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Time limit of a call. Every fault that a session survives has ended by then.
+/// Time limit of a call. Faults that a session survives end earlier.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
 
-/// Tally of the calls.
+/// Statistics of the calls.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     small: AtomicU64,
     large: AtomicU64,
     wrong: AtomicU64,
     failed: AtomicU64,
-    /// Durations of the small calls in microseconds.
+    /// Durations of the small calls, in microseconds.
     took_us: Mutex<Vec<u32>>,
-    /// Longest duration of a large call in microseconds.
+    /// Longest duration of a large call, in microseconds.
     large_most_us: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ impl Tally {
         self.took_us.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call. Returns true if the call did not fail.
+    /// Counts a call. Returns true unless the call failed.
     fn count<E: Display>(&self, calls: &AtomicU64, outcome: Result<bool, E>) -> bool {
         match outcome {
             Ok(is_right) => {
@@ -43,14 +43,14 @@ impl Tally {
             Err(error) => {
                 eprintln!("call failed: {error}");
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                // A refusal is immediate. Without a pause it would be repeated millions of times.
+                // Refusals are immediate, so without a pause they would be repeated millions of times.
                 std::thread::sleep(Duration::from_millis(10));
                 false
             }
         }
     }
 
-    /// Returns the counts since the start, and the percentiles since the previous line.
+    /// Returns the counts since the start and the percentiles since the previous call of this function.
     pub(super) fn line(&self) -> String {
         let mut took = std::mem::take(&mut *self.took());
         took.sort_unstable();
@@ -71,7 +71,7 @@ impl Tally {
     }
 }
 
-/// Starts both threads, which end with the process. `small` and `large` return true if the reply is correct.
+/// Starts both threads, which run until the process ends. `small` and `large` return true if the reply is correct.
 pub(super) fn start<E: Display + 'static>(
     tally: &Arc<Tally>,
     small: impl Fn(u64) -> Result<bool, E> + Send + 'static,

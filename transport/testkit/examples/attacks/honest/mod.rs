@@ -1,4 +1,4 @@
-//! Honest nodes in separate processes, and the commands by which an attack drives them.
+//! Honest nodes in separate processes, and the commands with which an attack controls them.
 
 mod arguments;
 mod certificates;

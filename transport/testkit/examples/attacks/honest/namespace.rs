@@ -1,4 +1,4 @@
-//! Namespaces in which an attack runs or starts nodes, and nodes of another user, which only root can start.
+//! Namespaces in which an attack runs or starts nodes, and nodes of another user. Only root can start the latter.
 
 use crate::Outcome;
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -12,8 +12,8 @@ const USER: u32 = 64_123;
 /// Environment variable of a process that runs in a separate mount namespace.
 const INSIDE: &str = "TRUNKLINE_ATTACKS_INSIDE";
 
-/// Continues this program in a user and mount namespace, where it may mount. Returns `None` if the host does
-/// not permit it.
+/// Runs this program again in a user and mount namespace, where it may mount file systems. Returns `Some` there, and `None`
+/// if the host does not permit such a namespace.
 pub(crate) fn mount_namespace() -> Outcome<Option<()>> {
     if std::env::var_os(INSIDE).is_some() {
         return Ok(Some(()));
@@ -27,8 +27,8 @@ pub(crate) fn mount_namespace() -> Outcome<Option<()>> {
     Err(Command::new("unshare").args(words).arg(program).args(arguments).env(INSIDE, "1").exec().into())
 }
 
-/// Returns a command that starts these words, with more arguments to follow, in a network namespace where
-/// only loopback is up.
+/// Returns a command that starts `words` in a network namespace in which only loopback is up. The caller may append
+/// arguments.
 pub(crate) fn network_namespace(words: &[&str]) -> Outcome<Command> {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-current-user", "--keep-caps", "--net", "--", "sh", "-c"]);
@@ -37,7 +37,7 @@ pub(crate) fn network_namespace(words: &[&str]) -> Outcome<Command> {
     Ok(command)
 }
 
-/// Creates a runtime directory of the other user.
+/// Creates a runtime directory for the other user.
 pub(crate) fn runtime_of_another() -> Outcome<Folder> {
     let runtime = Folder::new()?;
     chown(runtime.path(), Some(USER), None)?;

@@ -1,21 +1,21 @@
-//! An honest node, controlled by lines on its input.
+//! An honest node, controlled by lines on standard input.
 //!
 //! | line | answer |
 //! |---|---|
 //! | `first SERVER` | `FIRST us=`: time of the first call to a server |
-//! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made this number of calls, one poller after the other |
-//! | `hold SERVER COUNT` | `HOLD under_way=`: calls that do not end by themselves are in flight |
-//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: further calls, each with these bytes both ways |
-//! | `rush SERVER WHAT COUNT` | `RUSH`: this number of tasks on its poller makes `calls`, `long` calls or opens `streams` until `calm` |
+//! | `turns SERVER COUNT` | `TURNS failed=`: each poller has made COUNT calls, one poller after the other |
+//! | `hold SERVER COUNT` | `HOLD under_way=`: COUNT calls that do not end by themselves are in flight |
+//! | `flood SERVER COUNT BYTES` | `FLOOD under_way=`: COUNT further calls, each with BYTES bytes in both directions |
+//! | `rush SERVER WHAT COUNT` | `RUSH`: COUNT tasks on one poller repeat `calls`, `long` calls or `streams` until `calm` |
 //! | `calm` | `CALM` |
-//! | `crowd SERVER COUNT` | `CROWD nodes= most_us=`: this number of further nodes has each called a server |
-//! | `again` | `AGAIN p50_us= most_us=`: all further nodes have called again |
-//! | `churn SERVER RATE` | `CHURN`: begins this number of sessions a second, each of a new node |
+//! | `crowd SERVER COUNT` | `CROWD nodes= most_us=`: COUNT new nodes have each called a server |
+//! | `again` | `AGAIN p50_us= most_us=`: all nodes of the crowd have called again |
+//! | `churn SERVER RATE` | `CHURN`: opens RATE sessions per second, each from a new node |
 //! | `churned` | `CHURNED sessions= failed=`: `churn` has ended |
-//! | `open SERVER COUNT` | `OPEN under_way=`: opens streams without a deadline |
-//! | `load SERVER` | `LOAD`: calls are made from now on |
-//! | `balance CONNECT SERVER...` | `BALANCE`: the same calls, spread over these servers, with CONNECT `fast` or `wait` |
-//! | `tally` | `TALLY` with the numbers of the load |
+//! | `open SERVER COUNT` | `OPEN under_way=`: opens COUNT streams without a deadline |
+//! | `load SERVER` | `LOAD`: starts continuous calls |
+//! | `balance CONNECT SERVER...` | `BALANCE`: starts the calls of `load`, balanced over these servers, with CONNECT `fast` or `wait` |
+//! | `tally` | `TALLY` and the statistics of the load |
 //! | `counters` | `COUNTERS` of the device |
 //! | `qps` | `QPS ini= tgt=` |
 
@@ -39,22 +39,22 @@ use trunkline::{
 };
 use trunkline_testkit::{Input, bytes_of, fresh_address, print_line};
 
-/// Number of texts in a call whose arguments take long to decode.
+/// Number of texts in a call whose arguments take a long time to decode.
 const LONG_TEXTS: usize = 2_000;
 /// Time limit of a held call.
 const HELD: Duration = Duration::from_secs(600);
-/// Time limit of a first call.
+/// Time limit of the first call.
 const FIRST: Duration = Duration::from_secs(60);
 
 /// Pause before a failed call is repeated.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time without sending after which a poller releases its credit.
+/// Time without sends after which a poller releases its credit.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// A call that is not awaited.
+/// A call that nothing awaits.
 type Held = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
-/// Runs the node until its input ends.
+/// Runs the node until the end of its input.
 pub(crate) fn serve(arguments: &NodeArguments, certificates: Option<&Path>) -> Outcome<()> {
     tracing_subscriber::fmt()
         .with_ansi(false)
@@ -80,12 +80,12 @@ pub(crate) fn serve(arguments: &NodeArguments, certificates: Option<&Path>) -> O
     Ok(())
 }
 
-/// A node and the requested calls.
+/// A node, and the calls that it makes on command.
 struct Driven {
     node: Node,
     arguments: NodeArguments,
     certificates: Option<PathBuf>,
-    /// Further nodes, each with a client.
+    /// The nodes of the crowd, each with a client.
     crowd: Vec<(Node, HonestClient)>,
     churn: Churn,
     tally: Arc<Tally>,
@@ -94,7 +94,8 @@ struct Driven {
 }
 
 impl Driven {
-    /// Repeats one call from each node of the crowd until it is answered. Returns the times in microseconds, ascending.
+    /// Makes a call from each node of the crowd, and repeats it until it succeeds. Returns the sorted times, in
+    /// microseconds.
     fn call_until_answered(&self) -> Vec<u128> {
         let start = Instant::now();
         let call = |client: &HonestClient| {
@@ -116,7 +117,7 @@ impl Driven {
         client(&self.node, server, self.certificates.as_deref())
     }
 
-    /// Starts small and large calls.
+    /// Starts continuous small and large calls.
     fn load(&self, client: HonestClient, connect: Connect) {
         let options = CallOptions::new().timeout(load::LIMIT).connect(connect);
         let (small, of_small, large) = (client.clone(), options.clone(), client);
@@ -164,7 +165,7 @@ impl Driven {
                 for _ in 0..count.parse::<usize>()? {
                     let rushes = Arc::clone(&self.rushes);
                     let rushing = move |context| rush(context, server, what, rushes);
-                    // The task continues without its handle.
+                    // The task continues after its handle is dropped.
                     drop(self.node.run_on(PollerIndex(0), rushing));
                 }
                 print_line("RUSH");
@@ -236,12 +237,12 @@ impl Driven {
     }
 }
 
-/// Returns the node of these arguments, with the certificate of the folder.
+/// Returns the builder of a node with these arguments and the certificate in the folder.
 fn builder(arguments: &NodeArguments, certificates: Option<&Path>) -> NodeBuilder {
     certificates.into_iter().fold(arguments.builder(), identify)
 }
 
-/// Starts another node with the same arguments at an unused loopback address, and returns it with a client of a server.
+/// Starts another node with the same arguments at an unused loopback address. Returns the node and a client for a server.
 fn another(
     arguments: &NodeArguments,
     certificates: Option<&Path>,
@@ -254,13 +255,13 @@ fn another(
     Ok((node, client))
 }
 
-/// Returns a client of a server.
+/// Returns a client for a server.
 fn client(node: &Node, server: &str, certificates: Option<&Path>) -> Outcome<HonestClient> {
     let server: SocketAddr = server.parse()?;
     Ok(HonestClient::new(node.channel(target(server, certificates))))
 }
 
-/// Returns a target that expects the name in the certificates. A node without an identity does not expect a name.
+/// Returns a target that expects the name in the certificates. If there are none, the target expects no name.
 fn target(servers: impl Into<Target>, certificates: Option<&Path>) -> Target {
     certificates.into_iter().fold(servers.into(), |target, _| target.named(NAME))
 }
@@ -307,11 +308,11 @@ impl Churn {
     }
 }
 
-/// Kind of calls that a busy node makes.
+/// The kind of calls that a busy node makes.
 #[derive(Debug, Clone, Copy)]
 enum Rush {
     Calls,
-    /// Calls whose arguments take long to decode.
+    /// Calls whose arguments take a long time to decode.
     LongCalls,
     Streams,
 }
@@ -326,7 +327,7 @@ impl Rush {
     }
 }
 
-/// Makes calls or opens streams of one item, until the flag is cleared.
+/// Makes calls or opens streams of one item until `goes_on` is false.
 async fn rush(context: PollerContext, server: SocketAddr, what: Rush, goes_on: Arc<AtomicBool>) {
     let Ok(client) = HonestLocal::connect(&context, server) else { return };
     while goes_on.load(Ordering::Relaxed) {
@@ -347,7 +348,7 @@ async fn read(items: Result<Streaming<u64>, Status>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Polls a call, and keeps it if it is still in flight.
+/// Polls a call once, and keeps it if it is still in flight.
 fn keep(held: &mut Vec<Held>, mut call: Held) {
     if is_pending(&mut call) {
         held.push(call);
@@ -358,8 +359,8 @@ fn is_pending(call: &mut Held) -> bool {
     call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// Calls a server several times from each poller, starting with the next poller when the previous one is idle. Returns
-/// the number of pollers whose calls failed.
+/// Makes `count` calls to a server from each poller, one poller after the other. A poller starts when the previous one is
+/// idle. Returns the number of pollers with failed calls.
 fn turns(node: &Node, pollers: u16, server: SocketAddr, count: u64) -> usize {
     let calls = (0..pollers).map(|poller| {
         let outcome = block_on(node.run_on(PollerIndex(poller), move |context| async move {

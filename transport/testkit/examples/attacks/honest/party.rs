@@ -1,4 +1,4 @@
-//! Honest nodes, which an attack sees as processes with an address and a log.
+//! Honest nodes. An attack sees them as processes with an address and a log.
 
 use crate::{Outcome, Plan};
 use std::fmt::{self, Display, Formatter};
@@ -10,13 +10,13 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder, Numbers, Process, same_program};
 
-/// Port on which honest nodes listen. An attacker knows it.
+/// Port on which honest nodes listen. It is known to an attacker.
 pub(crate) const PORT: u16 = 7471;
 
-/// Time within which a node must fail or serve.
+/// Time limit for a node to serve or to fail.
 const BOUND: Duration = Duration::from_secs(20);
 
-/// Start settings of a node.
+/// Settings with which a node is started.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     kind: &'static str,
@@ -32,8 +32,8 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Returns settings for a node at a new address. Nodes of one folder share a runtime directory, closed to
-    /// the attacker.
+    /// Returns settings for a node at a new address. Nodes that use the same folder share a runtime directory, which the
+    /// attacker cannot open.
     pub(crate) fn new(folder: &Folder, plan: &Plan) -> Self {
         let ip = plan.address(false);
         Self {
@@ -58,7 +58,7 @@ impl Setup {
         sibling
     }
 
-    /// Moves the node to the servers' namespace, if the plan has one.
+    /// Moves the node to the servers' network namespace, if `plan` has one.
     pub(crate) fn far(mut self, plan: &Plan) -> Self {
         if let Some(far) = &plan.far {
             self.ip = plan.address(true);
@@ -73,7 +73,7 @@ impl Setup {
         self
     }
 
-    /// Makes the node misbehave in the named way.
+    /// Makes the node misbehave as `name` states.
     pub(crate) fn hostile(mut self, name: &str) -> Self {
         self.arguments.extend(["--hostile".to_owned(), name.to_owned()]);
         self
@@ -91,13 +91,13 @@ impl Setup {
         self
     }
 
-    /// Starts the node with a program and arguments, such as `prlimit`.
+    /// Starts the node through another program, such as `prlimit`. `prefix` contains the program and its arguments.
     pub(crate) fn within(mut self, prefix: &[&str]) -> Self {
         self.prefix = prefix.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
-    /// Starts the process, and does not wait for it.
+    /// Starts the process without waiting for it.
     pub(crate) fn spawn(&self) -> Outcome<Process> {
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&self.runtime)?;
         let mut command = match self.prefix.as_slice() {
@@ -128,7 +128,7 @@ impl Setup {
         Ok(Party { process, address: self.address(), log: self.log.clone() })
     }
 
-    /// Starts the node, and waits until it serves or has ended.
+    /// Starts the node, and waits until it serves or ends.
     pub(crate) fn attempt(&self) -> Outcome<Attempt> {
         let mut process = self.spawn()?;
         let serves = process.find(BOUND, |line| line.starts_with("READY")).is_some();
@@ -143,19 +143,19 @@ impl Setup {
     }
 }
 
-/// A start that may have been refused.
+/// The outcome of a start that may have failed.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) process: Process,
     pub(crate) serves: bool,
-    /// Exit status, if it does not serve and has ended in time.
+    /// The exit status, if the node ended within the time limit and never served.
     status: Option<ExitStatus>,
-    /// Last line on its standard error.
+    /// Last line on standard error.
     pub(crate) last: String,
 }
 
 impl Attempt {
-    /// Returns true if the node has ended with an error message, and not by a signal.
+    /// Returns true if the node ended with an error message and not because of a signal.
     pub(crate) fn is_refused_clearly(&self) -> bool {
         self.status.and_then(|status| status.code()).is_some_and(|code| code > 0) && !self.last.is_empty()
     }
@@ -180,8 +180,7 @@ pub(crate) struct Party {
 }
 
 impl Party {
-    /// Makes a first call to a server, which opens a session. Returns the duration of the call in
-    /// microseconds.
+    /// Makes the first call to a server, which opens a session. Returns the duration of the call in microseconds.
     pub(crate) fn first(&mut self, server: SocketAddr) -> Outcome<u64> {
         let numbers = self.process.numbers(&format!("first {server}"))?;
         if numbers["failed"] != 0 {
@@ -206,14 +205,14 @@ impl Party {
         Ok(line.split_whitespace().next().unwrap_or_default().parse::<u64>()? >> 10)
     }
 
-    /// Returns a line of its log that contains all of these texts.
+    /// Returns a line of the node's log that contains all of the texts.
     pub(crate) fn log_line(&self, texts: &[&str]) -> Outcome<Option<String>> {
         let log = std::fs::read_to_string(&self.log)?;
         let has_all = |line: &&str| texts.iter().all(|text| line.contains(text));
         Ok(log.lines().find(has_all).map(str::to_owned))
     }
 
-    /// Returns the number of lines of its log that contain a text.
+    /// Returns the number of lines in the node's log that contain a text.
     pub(crate) fn logged(&self, text: &str) -> Outcome<usize> {
         Ok(std::fs::read_to_string(&self.log)?.lines().filter(|line| line.contains(text)).count())
     }
@@ -229,7 +228,7 @@ pub(crate) struct PartyPair {
 }
 
 impl PartyPair {
-    /// Starts both. Captures the client's packets if `with_capture` is true.
+    /// Starts the server and the client. Captures the client's packets if `with_capture` is true.
     pub(crate) fn start(plan: &Plan, with_capture: bool) -> Outcome<Self> {
         let folder = Folder::new()?;
         let capture = folder.join("client.pcap");
@@ -248,7 +247,7 @@ impl PartyPair {
         Ok(())
     }
 
-    /// Returns the number of sessions that came up between the two, according to the client's log.
+    /// Returns the number of sessions established between the two nodes, according to the client's log.
     pub(crate) fn sessions(&self) -> Outcome<usize> {
         self.client.logged("session up")
     }

@@ -1,9 +1,9 @@
-//! The service of the honest nodes.
+//! The service that honest nodes provide to each other.
 
 use trunkline::stream::channel;
 use trunkline::{Bytes, Status, Stream};
 
-/// Service that honest nodes offer each other.
+/// The service that honest nodes provide to each other.
 #[trunkline::service(name = "trunkline.attacks.Honest", version = 1)]
 pub(crate) trait Honest {
     /// Returns the number.
@@ -20,7 +20,7 @@ pub(crate) trait Honest {
     /// Sends one item.
     async fn one(&self) -> Result<impl Stream<Item = Result<u64, Status>>, Status>;
 
-    /// Runs until its deadline or the end of its caller.
+    /// Runs until its deadline or until its caller is gone.
     async fn hold(&self) -> Result<(), Status>;
 }
 

@@ -1,18 +1,18 @@
-//! Nodes started with less address space than they need, with slightly more, and with enough.
+//! Nodes started with less address space than they need, with little more than they need, and with enough.
 
 use crate::honest::Setup;
 use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder};
 
-/// Range and step of the limits, in KiB. The program itself requires 16 MiB, and every node serves at the highest limit.
+/// Range and step of the limits, in KiB. The program itself needs 16 MiB, and every node serves at the highest limit.
 const LEAST_KIB: u64 = 24 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
-/// Maximum distance between two limits with different outcomes, reached by trying limits in between.
+/// Distance below which no further limits between two limits with different outcomes are tried, in KiB.
 const CLOSE_KIB: u64 = 64;
 
-/// Margins of loaded nodes above the lowest limit at which a node serves, in KiB.
+/// Additional address space of loaded nodes above the lowest limit at which a node serves, in KiB.
 const SPARE_KIB: [u64; 3] = [256, 16 << 10, 64 << 10];
 /// Number of peers that load the node, number of concurrent calls per peer, and bytes per call in each direction.
 const PEERS: u64 = 6;
@@ -21,16 +21,17 @@ const FLOODED_BYTES: u64 = 4 << 20;
 /// Duration of the load after all peers have joined.
 const LOADED: Duration = Duration::from_secs(3);
 
-/// Outcome of a node under a limit. Refusals for the same reason are equal.
+/// The outcome of a start under a limit. Refusals with the same reason are equal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Started {
     Serves,
     Refused(String),
-    /// Ended by a signal, without an error, or with an error that does not name the limit; or neither ended nor served.
+    /// The node was ended by a signal, without an error or with an error that does not name the limit; or it neither ended
+    /// nor served.
     Wrong(String),
 }
 
-/// Checks that every start serves, or ends with an error that names the limit and its command.
+/// Checks that every node serves, or ends with an error that names the limit and the command to raise it.
 pub(super) fn judge(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for (name, flag, command) in
         [("address-space", "--as", "ulimit -v"), ("private-memory", "--data", "ulimit -d")]
@@ -59,8 +60,8 @@ pub(super) fn judge(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks that a node with hardly more memory than it needs to start continues to serve while peers join and send
-/// large messages.
+/// Checks that a node with little more memory than it needs at start continues to serve while peers join and send large
+/// messages.
 fn under_load(plan: &Plan, findings: &mut Claims, name: &str, limit: &str) -> Outcome<()> {
     let folder = Folder::new()?;
     let mut server = Setup::new(&folder, plan).within(&["prlimit", limit]).start()?;
@@ -98,13 +99,12 @@ struct Sweep<'a> {
     wrong: Vec<String>,
     serve: usize,
     refused: usize,
-    /// Lowest limit at which a node serves.
+    /// The lowest limit at which a node serves, in KiB.
     least: u64,
 }
 
 impl Sweep<'_> {
-    /// Tries limits between two with different outcomes, so that a third outcome in a narrow range between
-    /// them is found.
+    /// Tries limits between two limits with different outcomes. A third outcome in a narrow range is then found.
     fn between(&mut self, low: &(u64, Started), high: &(u64, Started)) -> Outcome<()> {
         if low.1 == high.1 || high.0 - low.0 <= CLOSE_KIB {
             return Ok(());
@@ -115,7 +115,7 @@ impl Sweep<'_> {
         self.between(&middle, high)
     }
 
-    /// Starts a node under a limit, and counts the outcome.
+    /// Starts a node under a limit, and records the outcome.
     fn start(&mut self, kib: u64) -> Outcome<Started> {
         let started = self.started(kib)?;
         match &started {

@@ -1,4 +1,4 @@
-//! Peers that follow the protocol and take more than their share, and large numbers of honest peers.
+//! Peers that follow the protocol but take more than their share, and large numbers of honest peers.
 
 use super::flooded::nothing_lost;
 use crate::honest::{ANOTHER, Party, PartyPair, Setup, open_to_all, runtime_of_another};
@@ -7,17 +7,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder};
 
-/// Number of addresses of the other user, and of held calls from each, which exceeds a peer's handlers.
+/// Number of addresses of the other user, and number of held calls per address. The latter exceeds a peer's share of
+/// handlers.
 const ADDRESSES: u64 = 10;
 const HELD_FROM_EACH: u64 = 17_000;
-/// Number of calls that a process of the node's user holds at the same time, which exceeds the part reserved for one
-/// host.
+/// Number of calls held at the same time by a process of the node's own user. It exceeds the share reserved for one host.
 const HELD_BESIDE: u64 = 2000;
-/// Number of held calls started at once, and the pause after them.
+/// Number of held calls that are started together, and the pause after them.
 const PORTION: u64 = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Attacks with calls that never end, by another user at several addresses of this host.
+/// Attacks with calls that never end, from another user at several addresses of this host.
 pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     if !nix::unistd::geteuid().is_root() {
         findings.skip("only root can start nodes of another user");
@@ -35,7 +35,7 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             findings.skip("another user cannot run this program, or reach its folders");
             return Ok(());
         };
-        // Once all handlers for this peer are in use, its first calls beyond them are refused.
+        // The first call fails if all handlers for this peer are already in use.
         let _joined = party.first(server);
         hold(&mut party, server, HELD_FROM_EACH)?;
         hostile.push(party);
@@ -49,7 +49,7 @@ pub(crate) fn other_user(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Makes calls that never end, in portions because the queue of calls of a client is bounded.
+/// Makes calls that never end. It makes them in portions, because a client's call queue is bounded.
 fn hold(party: &mut Party, server: SocketAddr, count: u64) -> Outcome<()> {
     for _ in 0..count / PORTION {
         party.process.ask(&format!("hold {server} {PORTION}"))?;

@@ -1,4 +1,4 @@
-//! Kills servers of a balanced client. The calls are idempotent, so that the other server can serve each call.
+//! Kills a server of a balanced client. The calls are idempotent, so that the other server can serve them.
 
 use crate::honest::{Party, Setup};
 use crate::{Outcome, Plan};
@@ -7,14 +7,14 @@ use trunkline_testkit::{Claims, Folder, Numbers};
 
 /// Number of rounds, each with new processes.
 const ROUNDS: usize = 20;
-/// Duration of each phase of calls: before the first measurement, without a kill, and after a kill.
+/// Duration of each phase. The first phase precedes the measurements, the second has no kill, and the third follows a kill.
 const OVER: Duration = Duration::from_millis(300);
 /// Time that a kill may add to the longest call.
 const ADDED_US: u64 = 50_000;
-/// Names of the longest calls in a tally.
+/// Names of the longest call times in a tally.
 const LONGEST: [&str; 2] = ["most_us", "large_most_us"];
 
-/// Kills one of two servers, for calls that fail at once if the server is away and for calls that wait.
+/// Kills one of two servers, with calls that fail immediately while a server is away and with calls that wait.
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for connect in ["fast", "wait"] {
         let (mut quiet, mut killed) = ([0; 2], [0; 2]);
@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Lets calls continue for a phase, and raises `longest` to the times measured in it, including calls in flight at its
+/// Lets the calls run for one phase. Raises `longest` to the longest times in the phase, including calls in flight at its
 /// end. Returns the last tally.
 fn calls(client: &mut Party, longest: &mut [u64; 2]) -> Outcome<Numbers> {
     std::thread::sleep(OVER);

@@ -1,4 +1,4 @@
-//! Attacks on the runtime directory by a full file system and by folders of ended namespaces.
+//! Attacks on the runtime directory: a full file system, and folders left by ended namespaces.
 
 use super::flooded::nothing_lost;
 use crate::forge::{Forger, paced};
@@ -13,13 +13,13 @@ use trunkline_roce::wire::{Opcode, Packet, ROCE_PORT};
 use trunkline_testkit::{Claims, Folder, Random, fresh_ip};
 use trunkline_verbs::{Psn, QpNumber};
 
-/// Number of packets for random QPs.
+/// Number of packets to random QPs.
 const PACKETS: u64 = 2000;
-/// Sizes in MiB of the file systems on which a node is started. The first is too small for a registry, and the second
-/// is large enough until it is filled.
+/// Sizes of the file systems on which a node is started, in MiB. The first is too small for a registry. The second is large
+/// enough until it is filled.
 const SIZES_MIB: [u32; 2] = [1, 16];
 
-/// Runs a node, and starts a joining one, on a full file system, in a separate mount namespace.
+/// Runs a node on a full file system in a separate mount namespace, and starts another node there.
 pub(crate) fn full_disk(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let Some(()) = mount_namespace()? else {
         findings.skip("no user and mount namespaces are permitted here");
@@ -93,7 +93,7 @@ fn fill(path: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends packets for unknown QPs. The node looks each up in the tables that members share.
+/// Sends packets to unknown QPs. The node looks up each number in the tables that members share.
 fn random_qps(server: SocketAddr) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut forger = Forger::at(fresh_ip().into())?;
@@ -106,7 +106,7 @@ fn random_qps(server: SocketAddr) -> Outcome<()> {
     Ok(())
 }
 
-/// Kills nodes in separate network namespaces, and starts another node later.
+/// Kills nodes in separate network namespaces, and then starts another node.
 pub(crate) fn namespaces(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let runtime = folder.join("runtime");
@@ -120,10 +120,10 @@ pub(crate) fn namespaces(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             .chain(prefix.get_args())
             .filter_map(|word| word.to_str())
             .collect();
-        // The node is killed, so it removes none of its files.
+        // The node is killed and therefore leaves its files behind.
         Setup::new(&folder, plan).within(&words).start()?.process.kill()?;
     }
-    // A folder stays for an hour after the last start of a process in it.
+    // A folder is removed only an hour after the last process started in it.
     let long_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
     for entry in std::fs::read_dir(&runtime)? {
         File::options().write(true).open(entry?.path().join("lock"))?.set_modified(long_ago)?;

@@ -1,5 +1,5 @@
-//! A flood against a pair of honest nodes. It alternates with the same flood to a port without a receiver, so
-//! that the machine's own cost of a flood is not counted.
+//! A flood against a pair of honest nodes. It alternates with the same flood to an unbound port, so that the flood's own
+//! load on the machine is not counted.
 
 use crate::honest::PartyPair;
 use crate::{Outcome, Plan};
@@ -8,9 +8,9 @@ use std::net::UdpSocket;
 use std::time::Duration;
 use trunkline_testkit::{Claims, Numbers};
 
-/// Number of pairs of floods in a run.
+/// Number of rounds in a run. Each round contains both floods.
 pub(crate) const ROUNDS: u64 = 4;
-/// Factor by which the 99th percentile may grow.
+/// Maximum factor by which the 99th percentile may grow.
 const FACTOR: f64 = 2.0;
 /// Time for queues to drain after a flood.
 const REST: Duration = Duration::from_millis(200);
@@ -20,7 +20,7 @@ pub(crate) fn unbound(server: SocketAddr) -> Outcome<SocketAddr> {
     Ok(UdpSocket::bind((server.ip(), 0))?.local_addr()?)
 }
 
-/// Runs the rounds. `flood` gets true if it goes to the nodes, and returns when the flood has ended.
+/// Runs the rounds. `flood` runs one flood, to the nodes if its argument is true.
 pub(crate) fn compare(
     pair: &mut PartyPair,
     plan: &Plan,
@@ -31,7 +31,7 @@ pub(crate) fn compare(
     let sessions = pair.sessions()?;
     let mut ratios = Vec::new();
     for round in 0..ROUNDS {
-        // The order alternates, too.
+        // The order alternates between rounds.
         let mut p99 = [0, 0];
         for is_real in [round % 2 == 0, round % 2 == 1] {
             pair.client.tally()?;
@@ -53,7 +53,7 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// Reports claims about the calls between two tallies.
+/// Reports the claims about the calls made between two tallies.
 pub(crate) fn nothing_lost(findings: &mut Claims, before: &Numbers, after: &Numbers) {
     let made = |name: &str| after[name] - before[name];
     let measured = |name: &str| format!("{} of {} calls", made(name), made("small") + made("large"));

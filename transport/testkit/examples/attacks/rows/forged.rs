@@ -1,4 +1,4 @@
-//! Packets of a live session with arbitrary PSNs, from the address of its other side and another port.
+//! Packets of a live session with arbitrary PSNs, sent from the other side's address and another port.
 
 use super::flooded::{ROUNDS, compare, unbound};
 use crate::forge::{Forger, Tap, paced};

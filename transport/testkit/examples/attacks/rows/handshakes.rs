@@ -1,4 +1,4 @@
-//! Handshakes by strangers, by many clients at once, and by new nodes during calls.
+//! Handshakes by strangers, by many clients at the same time, and by new nodes during calls.
 
 use super::flooded::nothing_lost;
 use crate::forge::{Dialer, Forger, message_in};
@@ -12,43 +12,42 @@ use trunkline_roce::wire::cm::CmMessage;
 use trunkline_roce::wire::{ICRC_LENGTH, ROCE_PORT};
 use trunkline_testkit::{Claims, Folder, Hello, Numbers, Random};
 
-/// Number of rounds, each with every [`Arm`].
+/// Number of rounds. Each round measures every [`Arm`].
 const ROUNDS: usize = 3;
-/// Number of addresses of the strangers. Each may hold 64 unproven sessions, and all together may hold 1,024.
+/// Number of addresses of the strangers. Each address may have 64 unproven sessions, and all together may have 1,024.
 const STRANGERS: usize = 64;
-/// Maximum number of a stranger's requests without an answer, and the time after which it abandons them.
+/// Maximum number of unanswered requests of a stranger, and the time after which the stranger abandons them.
 const AWAITED: usize = 4;
 const GIVE_UP: Duration = Duration::from_millis(100);
-/// Pause of the strangers when all of them await answers. Without it, they would spin and take a processor from the
+/// Pause of the strangers while all of them wait for answers. Without it, they would spin and take processor time from the
 /// calls.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Minimum ratio of an honest pair's calls per second during the strangers' handshakes to its usual rate.
+/// Minimum ratio of an honest pair's call rate during the strangers' handshakes to its usual rate.
 const KEPT: f64 = 0.5;
-/// Time within which a new peer with a certificate must join meanwhile, in microseconds.
+/// Time limit for a new peer with a certificate to join during the handshakes, in microseconds.
 const JOIN_US: u64 = 2_000_000;
-/// Memory of all unproven sessions in MiB, as in `docs/book/src/why/security.md`, and maximum overhead of the
-/// allocator.
+/// Memory of all unproven sessions, as in `docs/book/src/why/security.md`, and maximum overhead of the allocator, both in
+/// MiB.
 const MEMORY_MIB: [u64; 2] = [42, 16];
 /// Time after which all unproven sessions are freed.
 const AFTERMATH: Duration = Duration::from_secs(12);
-/// Number of processes with clients of a server, and time within which all clients reconnect to its
-/// successor.
+/// Number of processes with clients of a server, and time limit for all clients to reconnect after the server's restart.
 const PROCESSES: usize = 4;
 const RETURN: Duration = Duration::from_secs(10);
-/// Handshakes per second, and maximum factor by which they may lengthen the median of calls.
+/// Handshakes per second, and maximum factor by which they may increase the median call time.
 const RATE: u64 = 100;
 const FACTOR: f64 = 1.5;
 
-/// Load during the calls.
+/// The load beside the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arm {
     Quiet,
-    /// Handshakes with another server, which show the machine's own cost.
+    /// Handshakes with another server, which show their cost for the machine.
     Elsewhere,
     Here,
 }
 
-/// Calls of a pair during an arm.
+/// Results of a pair's calls during an arm.
 #[derive(Debug, Clone, Copy, Default)]
 struct Measured {
     calls_per_s: f64,
@@ -56,7 +55,7 @@ struct Measured {
     p99_us: u64,
 }
 
-/// Measures the calls during each arm, in rounds that each begin with a different arm. `beside` returns at the arm's end.
+/// Measures the calls during each arm. Each round begins with a different arm. `beside` runs the load until the arm's end.
 fn rounds(
     pair: &mut PartyPair,
     findings: &mut Claims,
@@ -85,21 +84,21 @@ fn rounds(
     Ok(all)
 }
 
-/// Returns the median, over the rounds, of the ratio of an arm's figure to the quiet arm's.
+/// Returns the median over the rounds of an arm's figure divided by the figure of the quiet arm.
 fn ratio(all: &[[Measured; 3]; ROUNDS], arm: Arm, figure: impl Fn(&Measured) -> f64) -> f64 {
     let mut ratios = all.each_ref().map(|arms| figure(&arms[arm as usize]) / figure(&arms[0]).max(1.0));
     ratios.sort_by(f64::total_cmp);
     ratios[ROUNDS / 2]
 }
 
-/// An address that begins handshakes, returns cookies, and sends no other answers.
+/// An address that begins handshakes and returns cookies, but sends no other answers.
 struct Stranger {
     forger: Forger,
     dialer: Dialer,
-    /// Requests without an answer yet, by comm id.
+    /// Unanswered requests, by comm id.
     awaited: HashMap<u32, Hello>,
     asked: Instant,
-    /// Numbers of sessions and of refusals.
+    /// Numbers of accepted and of refused sessions.
     sessions: u64,
     refused: u64,
 }
@@ -118,7 +117,7 @@ impl Stranger {
         })
     }
 
-    /// Sends the request of another node, and second requests for all cookies that have arrived.
+    /// Sends the request of another node, and repeats the requests for which cookies have arrived.
     fn turn(&mut self, random: &mut Random) -> Outcome<()> {
         let mut proven = Vec::new();
         let Self { forger, awaited, sessions, refused, .. } = self;
@@ -156,7 +155,7 @@ impl Stranger {
     }
 }
 
-/// Begins handshakes that are never finished, during calls.
+/// Begins handshakes and never finishes them, while calls are made.
 pub(crate) fn unproven(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
@@ -232,7 +231,7 @@ pub(crate) fn unproven(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Kills a server with many clients, and starts it again.
+/// Kills a server that has many clients, and starts it again.
 pub(crate) fn back(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let setup = Setup::new(&folder, plan).pollers(plan.pollers);
@@ -263,7 +262,7 @@ pub(crate) fn back(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Sends a line to all nodes at once, and returns their answers.
+/// Sends a line to all nodes before it reads their answers, and returns the answers.
 fn all(parties: &mut [Party], line: &str) -> Outcome<Vec<Numbers>> {
     parties.iter_mut().try_for_each(|party| party.process.tell(line))?;
     let word = line.split(' ').next().unwrap_or_default().to_uppercase();
@@ -275,7 +274,7 @@ fn all(parties: &mut [Party], line: &str) -> Outcome<Vec<Numbers>> {
     answers.collect()
 }
 
-/// Opens sessions from new nodes during calls.
+/// Opens sessions from new nodes while calls are made.
 pub(crate) fn newcomers(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let other = Setup::new(&pair.folder, plan).start()?;

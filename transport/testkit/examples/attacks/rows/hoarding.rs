@@ -1,4 +1,4 @@
-//! Peers with ordinary sessions whose pollers collect credit in turn, then fall silent without releasing the credit.
+//! Peers with valid sessions whose pollers collect credit in turn and then fall silent without releasing it.
 
 use super::flooded::nothing_lost;
 use crate::honest::{PartyPair, Setup};
@@ -6,18 +6,18 @@ use crate::{Outcome, Plan};
 use std::time::{Duration, Instant};
 use trunkline_testkit::Claims;
 
-/// Number of pollers of a hoarding peer, and of calls per poller.
+/// Number of pollers of a hoarding peer, and number of calls per poller.
 const POLLERS: u16 = 4;
 const CALLS: u64 = 20;
-/// Time for which calls are counted.
+/// Duration of each count of calls.
 const COUNTED: Duration = Duration::from_secs(3);
-/// Minimum part of the former number of calls that must succeed while the peers hoard.
+/// Minimum fraction of the usual number of calls that must succeed while the peers hoard credit.
 const PART: f64 = 0.1;
-/// Time within which peers that hold all credit lose their sessions.
+/// Time limit for the peers that hold all credit to lose their sessions.
 const ENDS: Duration = Duration::from_secs(30);
 /// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Cause reported in the log.
+/// Cause in the log.
 const CAUSE: &str = "credit that it does not use";
 
 pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
@@ -36,7 +36,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
         let measured = format!("{now} small calls, {calls} before: x{ratio:.2}");
         findings.claim(ratio >= PART, &format!("{count}-throughput"), &measured);
     }
-    // Both peers hold all credit beyond the base credit, and the honest pair needs it.
+    // The peers together hold all credit beyond the base credit, which the honest pair needs.
     let start = Instant::now();
     let ends = loop {
         let ended = pair.server.log_line(&[CAUSE])?;
@@ -50,7 +50,7 @@ pub(crate) fn run(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     pair.serves_newcomer(plan, findings, "newcomer-is-served")
 }
 
-/// Returns the number of small calls during [`COUNTED`].
+/// Returns the number of small calls that end during [`COUNTED`].
 fn counted(pair: &mut PartyPair) -> Outcome<u64> {
     let before = pair.client.tally()?["small"];
     std::thread::sleep(COUNTED);

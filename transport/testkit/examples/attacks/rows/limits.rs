@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use trunkline_testkit::{Claims, Folder};
 
-/// Time over which processor use is measured.
+/// Interval over which processor use is measured.
 const OVER: Duration = Duration::from_secs(2);
-/// Processor ticks in a second, as counted by /proc.
+/// Ticks per second of the processor times in /proc.
 const TICKS: u64 = 100;
-/// Maximum share of one processor of an idle node, in percent.
+/// Maximum processor use of an idle node, in percent of one processor.
 const IDLE_PERCENT: u64 = 30;
 
-/// Makes another member of the host connect to a process without a free descriptor.
+/// Makes another member of the host connect to a process that has no free descriptors.
 pub(crate) fn descriptors(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     let holder = Setup::new(&folder, plan);
@@ -26,7 +26,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             .status()?;
         if status.success() { Ok(()) } else { Err("prlimit failed".into()) }
     };
-    // Open descriptors stay open, and no further one can be opened.
+    // The process keeps its open descriptors but can open no others.
     limit(3)?;
     // The member has the same address, so it connects to the process that holds port 4791.
     let mut member = holder.sibling().spawn()?;
@@ -46,7 +46,7 @@ pub(crate) fn descriptors(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns the share of one processor that a process uses, in percent.
+/// Returns the processor use of a process, in percent of one processor.
 fn share_percent(id: u32) -> Outcome<u64> {
     let ticks = || -> Outcome<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
@@ -77,7 +77,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     }
     super::address_space::judge(plan, findings)?;
     if !is_root {
-        // The limit counts all processes of the user, so a limit of 1 leaves no room for a thread.
+        // The limit applies to the number of all threads of the user, so 1 permits no further thread.
         let folder = Folder::new()?;
         judge(findings, "threads", &Setup::new(&folder, plan).within(&["prlimit", "--nproc=1"]))?;
         return Ok(());
@@ -86,13 +86,13 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     threads_of_another(plan, runtime.path(), findings)
 }
 
-/// Checks the limit on threads as another user, since the limit does not apply to root. A user without
-/// processes may have one thread, the main one.
+/// Checks the limit on threads as another user, because it does not apply to root. A user without processes may have one
+/// thread, the main thread.
 fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Outcome<()> {
     let folder = Folder::new()?;
     open_to_all(&folder)?;
     let setup = || Setup::new(&folder, plan).runtime(runtime);
-    // If the node does not serve without the limit, something else prevents it.
+    // If the node does not serve without the limit either, another cause prevents it.
     if !setup().within(&ANOTHER).attempt()?.serves {
         findings.skip("threads are not limited: another user cannot run this program, or reach its folders");
         return Ok(());
@@ -101,7 +101,7 @@ fn threads_of_another(plan: &Plan, runtime: &Path, findings: &mut Claims) -> Out
     judge(findings, "threads", &setup().within(&limited))
 }
 
-/// Checks that a node serves or ends with an error, and not by a signal, silently or in a busy loop.
+/// Checks that a node serves or ends with an error. It must not be killed by a signal, end silently, or run in a busy loop.
 fn judge(findings: &mut Claims, name: &str, setup: &Setup) -> Outcome<()> {
     let attempt = setup.attempt()?;
     if attempt.serves {

@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 use trunkline_roce::wire::cm::CmMessage;
 use trunkline_testkit::{Claims, Folder, Hello, Random, fresh_ip};
 
-/// Number of addresses that requests claim to come from.
+/// Number of addresses from which requests claim to come.
 const ADDRESSES: usize = 16;
-/// Number of packets and duration of the flood of `lockout`.
+/// Number of packets in the flood of `lockout`, and its duration.
 const LOCKOUT: (u64, Duration) = (21_000, Duration::from_secs(7));
-/// Time within which a new honest peer must join.
+/// Time limit for a new honest peer to join.
 const JOIN: Duration = Duration::from_secs(1);
 /// Time after which a peer counts as unable to join.
 const GIVE_UP: Duration = Duration::from_secs(60);
-/// Maximum number of bytes sent for each byte received from strangers.
+/// Maximum ratio of the bytes sent to claimed addresses to the bytes received from the strangers.
 const GAIN: f64 = 1.2;
-/// Time after a request within which everything that it causes is sent.
+/// Time after a request within which all packets caused by it are sent.
 const ECHO: Duration = Duration::from_secs(5);
-/// Pause between two forged requests of `restart`, which also leaves time for their effects.
+/// Pause after each forged request of `restart`, in which its effects occur.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Numbers of pollers of the node that `amplify` attacks.
+/// Numbers of pollers of the nodes that `amplify` attacks.
 const POLLERS: [u16; 3] = [1, 8, 32];
 
-/// An attacker that claims arbitrary addresses and sees the packets to their UDP port 4791.
+/// An attacker who claims arbitrary addresses and receives the packets sent to their UDP port 4791.
 struct Strangers {
     forgers: Vec<Forger>,
     sinks: Vec<Sink>,
@@ -48,11 +48,11 @@ impl Strangers {
         })
     }
 
-    /// Sends a request from one of the addresses, to the victim or, if given, to `instead`.
+    /// Sends a request from one of the addresses to the victim, or to `instead` if it is given.
     fn one(&mut self, number: u64, instead: Option<SocketAddr>, random: &mut Random) -> Outcome<()> {
         let at = usize::try_from(number)? % self.forgers.len();
         let dialer = &mut self.dialers[at];
-        // Another listener port each time, as if from a different node.
+        // Each request has another listener port, as if it came from another node.
         dialer.hello.port = 1024 + u16::try_from(number / self.forgers.len() as u64 % 60_000)?;
         let request = dialer.request(random);
         self.forgers[at].send(&request, instead.unwrap_or(dialer.port_of_victim()))?;
@@ -62,7 +62,7 @@ impl Strangers {
         Ok(())
     }
 
-    /// Counts the packets to the claimed addresses.
+    /// Counts the packets sent to the claimed addresses.
     fn collect(&mut self) {
         let caught = self.sinks.iter().map(Sink::caught).chain(self.forgers.iter().map(Forger::caught));
         for Caught { packets, bytes, .. } in caught {
@@ -76,7 +76,7 @@ impl Strangers {
     }
 }
 
-/// Floods a node with requests while a session is up.
+/// Floods a node with requests while the node has a session.
 pub(crate) fn storm(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = PartyPair::start(plan, false)?;
@@ -127,7 +127,7 @@ fn gained(findings: &mut Claims, name: &str, sent: (u64, u64), got: &Caught) {
     findings.claim(gain <= GAIN, name, &measured);
 }
 
-/// Forges requests in the name of the peer of a live session, which claim that the peer was restarted.
+/// Forges requests from the peer of a live session, as if the peer had restarted.
 pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     let mut pair = PartyPair::start(plan, plan.identities)?;
@@ -135,7 +135,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let version = version_of(plan.address(false), server, plan.is_xrc(), &mut random)?;
     let sessions = pair.sessions()?;
     let before = pair.client.tally()?;
-    // The listener of either side may be attacked from the other side's address.
+    // Each side's listener can be attacked from the other side's address.
     let sides = [(client, server, 1), (server, client, plan.pollers)];
     let mut cookies = 0;
     for (claimed, victim, pollers) in sides.into_iter().take(if plan.far.is_some() { 1 } else { 2 }) {
@@ -156,7 +156,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
             }
         }
     }
-    // Within one host the nodes drop packets from the attacker's port.
+    // On a single host, the nodes drop packets from the attacker's port.
     if plan.far.is_some() {
         findings.claim(cookies == 20, "address-proved", &format!("20 requests drew {cookies} cookies"));
     }
@@ -167,7 +167,7 @@ pub(crate) fn restart(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns the last cookie that a node sent from one address to another, from its capture.
+/// Returns the last cookie sent by a node from one address to another, according to the node's capture.
 fn cookie_in(capture: &Path, from: IpAddr, to: IpAddr) -> Outcome<Option<[u8; 16]>> {
     let mut cookie = None;
     Tap::open(capture, from, to)?.follow(|seen| {
@@ -197,7 +197,7 @@ pub(crate) fn lockout(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Forges one request, and measures what is sent to the address that it claims.
+/// Forges one request, and measures the packets sent to the claimed address.
 pub(crate) fn amplify(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut random = Random::from_entropy();
     for pollers in POLLERS {

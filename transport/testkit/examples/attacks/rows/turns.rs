@@ -1,4 +1,4 @@
-//! Peers that keep a poller busy without breaking a rule, while a caller makes one call at a time.
+//! Peers that keep a poller busy without breaking any rule, while a caller makes one call at a time.
 
 use super::flooded::nothing_lost;
 use crate::honest::{PartyPair, Setup};
@@ -8,21 +8,21 @@ use trunkline_testkit::Claims;
 
 /// Number of rounds. Each round measures the caller alone, beside a busy honest peer, and beside the attacker.
 const ROUNDS: usize = 5;
-/// Time of each measurement.
+/// Duration of each measurement.
 const COUNTED: Duration = Duration::from_secs(1);
-/// Concurrent calls or streams of a busy peer.
+/// Number of concurrent calls or streams of a busy peer.
 const CONCURRENT: usize = 256;
-/// Number of streams opened by a peer that takes no replies.
+/// Number of streams opened by a peer that accepts no replies.
 const OPENS: u64 = 460_000;
-/// Number of these streams over gRPC, whose calls take more memory at the attacker. It exceeds a client's calls in
-/// flight.
+/// Number of these streams over gRPC, whose calls need more memory in the attacker. It exceeds the maximum number of a
+/// client's calls in flight.
 const GRPC_OPENS: u64 = 70_000;
-/// Minimum ratio of the calls beside an attacker to the calls beside a busy honest peer.
+/// Minimum ratio of the call rate beside an attacker to the call rate beside a busy honest peer.
 const PART: f64 = 0.5;
-/// Maximum increase of the median round trip over the caller's round trip alone, in microseconds.
+/// Maximum increase of the median round-trip time over the caller's time alone, in microseconds.
 const MORE_US: u64 = 500;
-/// Maximum memory of the attacked node while a peer takes no replies, in MiB. It is the budget for waiting replies
-/// plus a fifth, and the memory of a node without peers.
+/// Maximum memory of the attacked node while a peer accepts no replies, in MiB. It is the budget for waiting replies plus
+/// one fifth, and the memory of a node without peers.
 const CEILING_MIB: u64 = 128 * 6 / 5 + 64;
 
 /// Number of small calls in a measurement, and their median duration in microseconds.
@@ -37,12 +37,12 @@ pub(crate) fn short_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     rushed("streams", plan, findings)
 }
 
-/// Attacks with calls whose arguments take long to decode.
+/// Attacks with calls whose arguments take a long time to decode.
 pub(crate) fn long_calls(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     rushed("long", plan, findings)
 }
 
-/// Attacks with calls or streams of this kind.
+/// Attacks with calls or streams of the given kind.
 fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
@@ -63,7 +63,7 @@ fn rushed(kind: &str, plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     Ok(())
 }
 
-/// Attacks with streams from a peer that takes no replies.
+/// Attacks with streams from a peer that accepts no replies.
 pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     let mut pair = PartyPair::start(plan, false)?;
     let server = pair.server.address;
@@ -88,7 +88,7 @@ pub(crate) fn unanswered_streams(plan: &Plan, findings: &mut Claims) -> Outcome<
     pair.serves_newcomer(plan, findings, "newcomer-is-served")
 }
 
-/// Compares the caller alone, beside a busy honest peer, and beside the attacker.
+/// Compares the results of the caller alone, beside a busy honest peer, and beside the attacker.
 fn judge(plan: &Plan, findings: &mut Claims, [alone, honest, attacked]: [Measured; 3]) {
     let ratio = attacked.calls as f64 / honest.calls.max(1) as f64;
     let calls = format!("{attacked:?}, beside an honest peer {honest:?}: x{ratio:.2}");
@@ -104,7 +104,7 @@ fn counted(pair: &mut PartyPair) -> Outcome<Measured> {
     Ok(Measured { calls: after["small"] - before, p50_us: after["p50_us"] })
 }
 
-/// Returns the medians of both numbers.
+/// Returns the median of the calls and the median of the times.
 fn median(mut all: Vec<Measured>) -> Measured {
     let middle = all.len() / 2;
     let mut at = |number: fn(&Measured) -> u64| {

@@ -10,7 +10,7 @@ use trunkline::Node;
 use trunkline_example_grpc::messages::{Area, Name, Note, Point};
 use trunkline_example_grpc::{GreeterClient, Options, RouteGuideClient};
 
-/// A channel for either transport.
+/// A channel of either transport.
 type Connection = BoxCloneService<http::Request<Body>, http::Response<Body>, BoxError>;
 
 #[tokio::main]
