@@ -1,5 +1,6 @@
 //! Tests of links over real sockets on the loopback interface.
 
+use super::transfer::MAX_REPEATS;
 use super::*;
 use crate::link::sockets::{DatagramSocket, Received};
 use crate::link::{Datagram, ROCE_PORT, Segmentation};
