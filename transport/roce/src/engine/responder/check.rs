@@ -2,7 +2,7 @@
 
 use super::{
     EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
-    count,
+    SEQUENCE_NAK, count,
 };
 use crate::engine::segment::{Class, JOINED_BYTES, PSN_SPAN_MAX, RequestKind, classify, packets};
 use crate::engine::{Placement, PlacementRequest, Target, Work};
@@ -76,13 +76,12 @@ impl ResponderState {
         most: u32,
         target: &mut impl Target,
     ) -> Handled {
-        self.fill_gap();
         let work =
             Work::Send { offset: 0, payload: packet.payload, first: true, last: true, immediate: None };
         let placement = target.place(&PlacementRequest::new(packet, work));
         if placement == Placement::Placed {
-            self.advance(packets(payload, self.mtu()), true);
-            self.ack_due |= u8::from(packet.bth.ack_request);
+            let fills_gap = self.advance(packets(payload, self.mtu()), true);
+            self.ack_due |= u8::from(packet.bth.ack_request | fills_gap);
             return Handled::Taken;
         }
         match self.check(packet, most) {
@@ -133,7 +132,6 @@ impl ResponderState {
         if distance < 0 {
             return Position::Before;
         }
-        self.fill_gap();
         if self.phase == PHASE_RTR && self.established == 0 {
             self.established = 1;
             self.events |= EVENT_ESTABLISHED;
@@ -149,19 +147,12 @@ impl ResponderState {
         }
     }
 
-    /// Records that the expected packet has arrived. After a NAK it is acknowledged, so that the requester does not retransmit
-    /// if the packet was only late.
-    #[inline]
-    fn fill_gap(&mut self) {
-        self.ack_due |= std::mem::take(&mut self.nak_sent);
-    }
-
     /// Handles a packet after a gap. Each gap causes one NAK (contract rocev2 7.4).
     fn out_of_order(&mut self, psn: Psn) -> Handled {
         count(&mut self.counters.out_of_order);
         let end = psn.plus(1);
         if self.nak_sent == 0 {
-            self.nak_sent = 1;
+            self.nak_sent = SEQUENCE_NAK;
             self.gap_end = end.get();
             count(&mut self.counters.sequence_naks);
             self.refuse(Syndrome::Nak(NakCode::PSN_SEQUENCE), Psn::new(self.expected));

@@ -217,7 +217,7 @@ fn sequence_nak_of_packet_in_flight_counts_as_loss_after_round_trip() {
     rig.flush();
     rig.now = Time(10_000);
     rig.hear(&nak(101, NakCode::PSN_SEQUENCE));
-    rig.now = Time(15_900);
+    rig.now = Time(16_000);
     rig.hear(&ack(101));
     rig.now = Time(16_500);
     rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
