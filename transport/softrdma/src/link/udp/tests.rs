@@ -160,7 +160,7 @@ fn segments_arrive_as_datagrams_with_identifications_in_order() {
         plain.bind(&SocketAddr::new(to, 0).into()).unwrap();
         let elsewhere = plain.local_addr().unwrap().as_socket().unwrap();
         let mut batch = SendBatch::new();
-        push_segments(&mut batch, source, destination, &[4116, 4112, 4112, 4112, 96, 16]);
+        push_segments(&mut batch, source, destination, &[4116, 4112, 4112, 4112, 400, 16]);
         push_segments(&mut batch, source, elsewhere, &[96, 96, 16]);
         while !batch.is_empty() {
             sender.send(&mut batch, Time(0));
