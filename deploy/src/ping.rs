@@ -76,9 +76,7 @@ impl ServerIdentity {
     /// Creates the identity of a session from the detail of its step. `certificate` is the proved certificate.
     fn new(detail: &str, certificate: Option<&[u8]>) -> Self {
         #[cfg(feature = "identity")]
-        if let Some(Certificate { names, issuer, not_after, .. }) =
-            certificate.and_then(|der| Certificate::parse(der))
-        {
+        if let Some(Certificate { names, issuer, not_after, .. }) = certificate.and_then(Certificate::parse) {
             let (issuer, not_after) = (Some(printable(&issuer)), Some(not_after));
             let names = names.iter().map(|name| printable(name)).collect();
             return Self { level: "encrypted", names, issuer, not_after };

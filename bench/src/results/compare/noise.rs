@@ -6,7 +6,7 @@
 //! 1. The medians differ by more than the bound. Two runs of one program differ by some percent even if the repetitions
 //!    within each run agree, because the load from other machines on the host varies.
 //! 2. The medians differ by more than twice the interquartile range of the noisier side, so noisy values must change
-//! more.
+//!    more.
 //! 3. The repetitions of one side are above those of the other in a rank test (Mann-Whitney, one-sided, 0.5 %). With five
 //!    repetitions on each side, all values of one side must be above all values of the other.
 
