@@ -171,7 +171,7 @@ rows() {
     for host in $(seq 0 8); do
         TRUNKLINE_ADDRESS=10.97.1.1 start caller filler call --hold 10.97.2.1:7000 || break
     done
-    row "limit" "an SRQ of 16 receives, which sessions use" "cookie received" "too many sessions" "$none"
+    row "limit" "an SRQ of 16 receives, which sessions use" "refused" "too many sessions" "$none"
     stop
 
     start server server refuse 10.97.2.1

@@ -181,7 +181,9 @@ meets() {
     TRUNKLINE_ADDRESS=10.97.1.1 on caller timeout 30 /run/programs/examples/causes call "$3" >"$TMPDIR/call" 2>"$TMPDIR/call.log"
     called=$(head -n 1 "$TMPDIR/call")
     result="ping: exit $pinged, call: $called"
-    [[ $pinged == 0 && $called == ready ]] && ! grep -qE ' (WARN|ERROR) ' "$TMPDIR/call.log" "$TMPDIR/server.log"
+    [[ $pinged == 0 && $called == ready ]] &&
+        # On a busy machine, the caller's poller may end late.
+        ! grep -hE ' (WARN|ERROR) ' "$TMPDIR/call.log" "$TMPDIR/server.log" | grep -vq ': pollers not idle after the grace period'
     row "$1" "$2"
 }
 

@@ -15,6 +15,9 @@ use trunkline::report::{EventKind, PeerKey, RecordedEvent};
 use trunkline::stub::CODES;
 use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
 
+/// Maximum number of addresses of a name that are printed.
+const MOST_NAMED: usize = 16;
+
 /// The server, and the identities that the client proves and expects.
 #[derive(Debug, Args)]
 pub struct ClientArguments {
@@ -56,7 +59,7 @@ impl ClientArguments {
         let began = Instant::now();
         let (address, _) = PeerKey::split_udp_port(&self.address).map_err(|error| error.to_string())?;
         let name = address.to_owned();
-        let found = within(limit, move || Ok::<_, io::Error>(name.to_socket_addrs()?.collect::<Vec<_>>()))
+        let found = within(limit, move || Ok::<_, io::Error>(name.to_socket_addrs()?.collect::<Vec<_>>()))?
             .ok_or_else(|| {
                 Failure::expired(format!("the name servers do not answer for {address} within {limit:?}"))
             })?
@@ -66,8 +69,11 @@ impl ClientArguments {
                 )
             })?;
         if address.parse::<SocketAddr>().is_err() {
-            let found: Vec<_> = found.iter().map(SocketAddr::to_string).collect();
-            log.note(None, "names looked up".to_owned(), &found.join(", "));
+            let mut named: Vec<_> = found.iter().take(MOST_NAMED).map(SocketAddr::to_string).collect();
+            if found.len() > MOST_NAMED {
+                named.push(format!("and {} more", found.len() - MOST_NAMED));
+            }
+            log.note(None, "names looked up".to_owned(), &named.join(", "));
         }
         let node = self.start(&found)?;
         let report = node.report();
@@ -75,7 +81,7 @@ impl ClientArguments {
         log.note(None, "node started".to_owned(), &started);
         let channel = self.channel(&node);
         let ready = channel.ready();
-        match within(limit.saturating_sub(began.elapsed()), move || block_on(ready)) {
+        match within(limit.saturating_sub(began.elapsed()), move || block_on(ready))? {
             Some(result) => result?,
             None => {
                 let causes = Some(last_causes(&node.record())).filter(|causes| !causes.is_empty());
@@ -192,11 +198,20 @@ impl From<Status> for Failure {
 }
 
 /// Returns the result of a function that may block, or `None` after a time limit.
-fn within<T: Send + 'static>(limit: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+///
+/// # Errors
+/// No thread could be started.
+fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<Option<T>, Failure> {
     let (sender, receiver) = mpsc::channel();
     // The thread ends with the process if the function outlasts the limit.
-    thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(limit).ok()
+    let started = thread::Builder::new().spawn(move || sender.send(work()));
+    started.map_err(|error| {
+        format!("a thread cannot be started: {error}; raise the limit of processes (ulimit -u, pids.max)")
+    })?;
+    Ok(receiver.recv_timeout(limit).ok())
 }
 
 /// Returns the cause of the last failed attempt at each server; empty if no attempt has failed.

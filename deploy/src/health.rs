@@ -30,10 +30,10 @@ pub struct HealthArguments {
     #[arg(value_name = "SERVICE", default_value = "")]
     service: String,
     /// Time limit of the set-up, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     connect_timeout_ms: u64,
     /// Time limit of the call, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     call_timeout_ms: u64,
     /// Print JSON
     #[arg(long)]

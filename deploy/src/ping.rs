@@ -54,6 +54,7 @@ Steps, and what it means if the next one is missing:
                     server's process is stopped, or its host is down
   cookie received   packets go both ways: the server asks for proof of this address. A firewall drops later packets between the
                     UDP ports of the two nodes, or the server has ended or is stopped
+  refused           the server has no room for the session, or has yet to end an earlier one; further requests follow
   answered          the server accepts. Its connection back is blocked on the way, also in the UDP ports of the request
   dialled back      the server's connection arrived
   handshake begun   TLS messages are exchanged, if this node has an identity

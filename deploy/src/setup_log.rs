@@ -80,7 +80,9 @@ impl SetUpLog {
         let of_servers = servers.into_iter().map(|(peer, step)| (format!("{peer}: "), step));
         let now = Instant::now();
         let texts = of_servers.chain(own).map(|(peer, step)| {
-            format!("{peer}nothing for {:.0} ms after step \"{}\"", milliseconds(step.at, now), step.name)
+            let refusal = if step.name == "refused" { format!(", {}", step.detail) } else { String::new() };
+            let waited = milliseconds(step.at, now);
+            format!("{peer}nothing for {waited:.0} ms after step \"{}\"{refusal}", step.name)
         });
         texts.collect::<Vec<_>>().join("; ")
     }

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::num::NonZeroU16;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trunkline::device::{PathChoice, ProviderChoice};
 use trunkline::health::{HealthClient, HealthReporter};
-use trunkline::{Node, block_on};
+use trunkline::{Node, StartError, block_on};
 use trunkline_softrdma::device::{HostError, OpenError, SoftOptions, list_devices, runtime_directory};
 use trunkline_softrdma::link::{Owner, PortOwner, ROCE_PORT, check_capture};
 use trunkline_transport::{NodeOptions, host_has, preview_device};
@@ -211,7 +211,19 @@ fn device_port() -> u16 {
 fn ports(host: &Host) -> Vec<Finding> {
     let own = runtime_directory(None).map(|path| fs::canonicalize(&path).unwrap_or(path)).ok();
     let at = |ip| SocketAddr::new(ip, device_port());
-    host.usable().into_iter().map(|ip| port(at(ip), PortOwner::find(at(ip)), own.as_deref())).collect()
+    let check = |ip| {
+        // Duplicate address detection refuses an IPv6 address that another host has.
+        if let Err(error) = UdpSocket::bind((ip, 0)) {
+            let remedy = "`ip address` shows its state; with `dadfailed`, another host has the address";
+            return Finding::failure(
+                format!("address {ip}"),
+                format!("no socket can be bound: {error}"),
+                remedy,
+            );
+        }
+        port(at(ip), PortOwner::find(at(ip)), own.as_deref())
+    };
+    host.usable().into_iter().map(check).collect()
 }
 
 /// Reports the state of a port at an address. `own` is the runtime directory of this user and environment.
@@ -340,7 +352,10 @@ struct Pair {
 
 impl Pair {
     /// Calls the server. Returns the time until the first reply, and the median time of the following calls.
-    fn call(&self, folder: &Folder) -> Result<(Duration, Duration), String> {
+    ///
+    /// # Errors
+    /// The cause, and its remedy if it is not in the network.
+    fn call(&self, folder: &Folder) -> Result<(Duration, Duration), (String, Option<&'static str>)> {
         let node = |ip: IpAddr| {
             let device = SoftOptions {
                 addresses: vec![ip],
@@ -354,14 +369,19 @@ impl Pair {
             Node::builder().transport(options).listen(SocketAddr::new(ip, 0)).grace(Duration::ZERO)
         };
         let [server, client] = self.addresses;
+        let not_started = |error: StartError| {
+            (
+                error.to_string(),
+                Some("remove the cause on this host, such as a limit or a missing permission"),
+            )
+        };
         let began = Instant::now();
-        let server =
-            node(server).health(&HealthReporter::new()).start().map_err(|error| error.to_string())?;
-        let client = node(client).start().map_err(|error| error.to_string())?;
+        let server = node(server).health(&HealthReporter::new()).start().map_err(not_started)?;
+        let client = node(client).start().map_err(not_started)?;
         let mut channel = client.channel(server.local_address());
         channel.set_timeout(PATIENCE);
         let health = HealthClient::new(channel);
-        let call = || block_on(health.check(String::new())).map_err(|status| status.to_string());
+        let call = || block_on(health.check(String::new())).map_err(|status| (status.to_string(), None));
         call()?;
         let set_up = began.elapsed();
         let mut times = Vec::with_capacity(CALLS_TIMED);
@@ -391,7 +411,7 @@ impl Pair {
                 let (set_up, call) = (set_up.as_millis(), call.as_micros());
                 Finding::ok(subject, format!("{set_up} ms until the first reply, then {call} us per call"))
             }
-            Err(cause) => Finding::failure(subject, cause, remedy),
+            Err((cause, of_host)) => Finding::failure(subject, cause, of_host.unwrap_or(remedy)),
         }
     }
 }

@@ -186,7 +186,18 @@ fn examine(host: Host, with_calls: bool) -> Vec<Finding> {
     let bar = ProgressBar::with_draw_target(Some(checks.len() as u64), ProgressDrawTarget::hidden());
     let (sender, results) = mpsc::channel();
     let began = Instant::now();
-    let worker = thread::spawn(move || checks.into_iter().all(|check| sender.send(check(&host)).is_ok()));
+    let run = move || checks.into_iter().all(|check| sender.send(check(&host)).is_ok());
+    let worker = match thread::Builder::new().spawn(run) {
+        Ok(worker) => worker,
+        Err(error) => {
+            let seen = format!("a thread cannot be started: {error}");
+            return vec![Finding::failure(
+                "threads",
+                seen,
+                "raise the limit of processes (ulimit -u, pids.max)",
+            )];
+        }
+    };
     let mut findings = Vec::new();
     loop {
         match results.recv_timeout(DRAW_EVERY) {

@@ -4,6 +4,7 @@
 //! Symbolic links are not followed. Other users can never read a key, and a full disk leaves the old files intact.
 
 use super::Failure;
+use nix::unistd::geteuid;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::fs::{self, DirBuilder, File};
@@ -112,8 +113,20 @@ pub(super) fn make_folder(path: &Path) -> Result<(), Failure> {
     } else if mode & 0o077 != 0 {
         Err(failure(format!("mode {mode:04o}: expected 0700; use chmod, or name a new folder")))
     } else {
-        Ok(())
+        check_owner(path)
     }
+}
+
+/// Checks that a folder belongs to this user. Its owner can replace all files in it.
+pub(super) fn check_owner(path: &Path) -> Result<(), Failure> {
+    let failure = |text: String| Failure::new(format!("{}: {text}", path.display()));
+    let owner = path.metadata().map_err(|error| failure(error.to_string()))?.uid();
+    if owner == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(failure(format!(
+        "belongs to user {owner}, who can replace the keys in it: name a folder of this user"
+    )))
 }
 
 /// A temporary file with the complete new contents of `target`, removed on drop.
@@ -147,5 +160,25 @@ impl<'a> Staged<'a> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         let _renamed = fs::remove_file(&self.temporary);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::chown;
+
+    #[test]
+    fn folder_of_other_user_is_refused() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let path = folder.path().join("ca");
+        make_folder(&path).unwrap();
+        make_folder(&path).unwrap();
+        chown(&path, Some(65534), None).unwrap();
+        let failure = make_folder(&path).unwrap_err();
+        assert!(failure.text.contains("belongs to user 65534"), "{}", failure.text);
     }
 }

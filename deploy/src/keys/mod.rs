@@ -259,6 +259,7 @@ fn issue(arguments: &IssueArguments) -> Result<PathBuf, Failure> {
             "{path} does not exist: run `trunkctl keys init {folder}` first"
         )));
     }
+    files::check_owner(folder)?;
     let (root_pem, root_key) = (root.read_certificate()?, root.read_key()?);
     let unusable = |error: &dyn fmt::Display| {
         let path = root.certificate.display();

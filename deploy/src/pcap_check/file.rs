@@ -5,6 +5,7 @@ use super::progress::Progress;
 use super::{FileSummary, PacketReport};
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
 
@@ -55,8 +56,13 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin()), None));
     }
+    let found = path.metadata()?;
+    // Opening a FIFO would block.
+    if found.file_type().is_fifo() {
+        return Err(io::Error::other("a FIFO: pass it as standard input, with `-` as the file"));
+    }
     let file = File::open(path)?;
-    let length = file.metadata()?.len();
+    let length = found.len();
     Ok((Box::new(file), Some(length)))
 }
 

@@ -55,7 +55,7 @@ const PROBED: usize = 64;
 /// user.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(5);
 /// Remedy if packets do not reach a peer.
-const OPEN_PORT: &str = "have firewalls let packets from this node through to the peer's UDP port: 4791, or the one after the slash in `peer`";
+const OPEN_PORT: &str = "have firewalls let packets pass in both directions between this node and the peer's UDP port: 4791, or the one after the slash in `peer`";
 
 /// Maximum number of peers in the node's status, since more do not fit in it.
 const MAX_PEERS: usize = 2048;

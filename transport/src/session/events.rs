@@ -111,6 +111,9 @@ impl CmMachine {
                     None => (cause, transient),
                 };
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
+                if transient && matches!(cause, PeerDown::Refused(_)) {
+                    log_set_up(peer, number, "refused", &cause);
+                }
                 self.remember_mtu(peer, number, cause);
                 // A session that pollers wait for, or that was up, is logged where they are notified.
                 // So is a dial-back without an answer.

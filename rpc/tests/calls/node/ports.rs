@@ -122,6 +122,25 @@ fn holder_in_another_runtime_directory_is_named_with_directory() {
     }
 }
 
+/// The registry of the killed process says that its port was held by a member.
+#[test]
+fn port_of_killed_member_taken_by_stranger_is_refused() {
+    if let Ok(address) = std::env::var(TAKEN) {
+        return hold(&address);
+    }
+    let (address, folder) = (fresh_address().ip(), Folder::new().unwrap());
+    let test = "port_of_killed_member_taken_by_stranger_is_refused";
+    let mut member = Process::start("member", &mut child(test, address)).unwrap();
+    member.after("ready").unwrap();
+    member.kill().unwrap();
+    let directory = folder.path().join("run");
+    let mut stranger =
+        Process::start("stranger", child(test, address).env("TRUNKLINE_RUNTIME_DIR", &directory)).unwrap();
+    stranger.after("ready").unwrap();
+    let text = refusal(address).to_string();
+    assert!(text.contains(&format!("process {} (", stranger.id())), "{text}");
+}
+
 #[test]
 fn refusal_advises_restart_of_holder_with_emptied_runtime_directory() {
     if let Ok(address) = std::env::var(TAKEN) {

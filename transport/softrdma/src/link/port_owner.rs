@@ -5,6 +5,7 @@
 //! environment of other processes, and never waits.
 #![forbid(unsafe_code)]
 
+use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
@@ -95,12 +96,29 @@ impl PortOwner {
         format!("{both}stop that one, {OTHER_PORT}, or {other}{such_as}")
     }
 
+    /// Returns true if the owner is a live program that shares no runtime directory with this process. Returns false for a
+    /// process of this user whose descriptors cannot be read, since it may be ending.
+    pub(super) fn is_stranger(&self) -> bool {
+        match &self.who {
+            Owner::Process { pid, runtime_directory, .. } => {
+                let own = Path::new("/proc/self");
+                let mut shared =
+                    descriptors_of(own).into_iter().filter_map(|of| runtime_directory_of(own, &of));
+                let is_member = runtime_directory.as_ref().is_some_and(|of| shared.any(|own| own == *of));
+                !is_member && !is_ending(*pid)
+            }
+            Owner::Kernel => true,
+            Owner::Hidden { uid } => *uid != geteuid().as_raw(),
+        }
+    }
+
     /// Returns the pid of the process that holds the port at exactly this address, if a signal such as SIGSTOP has
     /// stopped it. The kernel drops packets for the process's socket once the socket's buffer is full.
     #[must_use]
     pub fn stopped_at(at: SocketAddr) -> Option<u32> {
         let socket = receiving_at(at)?.into_iter().find(|socket| socket.address == at.ip())?;
-        if links_of(Path::new("/proc/self")).contains(&link_to(socket.inode)) {
+        let own = descriptors_of(Path::new("/proc/self"));
+        if own.iter().any(|descriptor| descriptor.link == link_to(socket.inode)) {
             return None;
         }
         let Owner::Process { pid, .. } = processes_with(&[socket.inode].into()).remove(&socket.inode)? else {
@@ -253,9 +271,23 @@ fn receiving_at(at: SocketAddr) -> Option<Vec<Listed>> {
 /// Returns true if a signal has stopped a process. Stops by a tracer (state `t`) do not count, since they
 /// last only moments under strace.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before the state is in parentheses, and may itself contain parentheses.
-    stat.rsplit(|byte| *byte == b')').next().is_some_and(|after| after.starts_with(b" T "))
+    stat_of(pid).is_some_and(|stat| stat.starts_with(" T "))
+}
+
+/// Returns true if a process is ending, although its sockets may still be open.
+fn is_ending(pid: u32) -> bool {
+    /// `PF_EXITING` (`include/linux/sched.h`).
+    const EXITING: u32 = 4;
+    let flags = |stat: &str| stat.split_ascii_whitespace().nth(6)?.parse::<u32>().ok();
+    stat_of(pid).is_none_or(|stat| flags(&stat).is_none_or(|flags| flags & EXITING != 0))
+}
+
+/// Returns the part of `/proc/PID/stat` after the process's name, from the space before the state on (proc_pid_stat(5)).
+fn stat_of(pid: u32) -> Option<String> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses, and may itself contain parentheses.
+    let after = stat.rsplit(|byte| *byte == b')').next()?;
+    String::from_utf8(after.to_vec()).ok()
 }
 
 /// Returns the UDP sockets of this thread's network namespace. `/proc/net` would show the namespace of the
@@ -309,14 +341,14 @@ fn processes_with(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Owner> {
             break;
         }
         let process = PathBuf::from(format!("/proc/{pid}"));
-        let links = links_of(&process);
-        let own: Vec<_> = links.iter().filter_map(|link| wanted.remove(link)).collect();
+        let descriptors = descriptors_of(&process);
+        let own: Vec<_> = descriptors.iter().filter_map(|of| wanted.remove(&of.link)).collect();
         if own.is_empty() {
             continue;
         }
         let program = fs::read(process.join("comm")).unwrap_or_default();
         let program = String::from_utf8_lossy(&program).trim_end().to_owned();
-        let directories = links.iter().filter_map(|link| runtime_directory_of(&process, link));
+        let directories = descriptors.iter().filter_map(|of| runtime_directory_of(&process, of));
         let runtime_directory = directories.reduce(|first, other| match first.is_emptied {
             true => other,
             false => first,
@@ -332,28 +364,38 @@ fn link_to(inode: u64) -> PathBuf {
     PathBuf::from(format!("socket:[{inode}]"))
 }
 
-/// Returns the targets of a process's descriptors.
-fn links_of(process: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect()
+/// An open descriptor of a process.
+struct Descriptor {
+    /// Its entry in `/proc/PID/fd`.
+    entry: PathBuf,
+    /// Target of the entry.
+    link: PathBuf,
 }
 
-/// Returns the runtime directory if a link of the process refers to the lock file of a member. The kernel marks links
+/// Returns the descriptors of a process.
+fn descriptors_of(process: &Path) -> Vec<Descriptor> {
+    let entries = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let descriptor = |entry: PathBuf| Some(Descriptor { link: fs::read_link(&entry).ok()?, entry });
+    entries.filter_map(|entry| descriptor(entry.path())).collect()
+}
+
+/// Returns the runtime directory if a descriptor of the process refers to the lock file of a member. The kernel marks links
 /// to removed files.
-fn runtime_directory_of(process: &Path, link: &Path) -> Option<RuntimeDirectory> {
+fn runtime_directory_of(process: &Path, descriptor: &Descriptor) -> Option<RuntimeDirectory> {
+    let Descriptor { entry, link } = descriptor;
     let name = link.file_name()?.to_str()?;
     let folder = link.parent().filter(|_| name.starts_with("slot-"))?;
     let is_network = folder.file_name()?.to_str()?.starts_with("net-");
-    let mut path = folder.parent().filter(|_| is_network)?.to_owned();
-    // The path is valid in the mount namespace of the process.
-    let seen_by_process = process.join("root").join(path.strip_prefix("/").ok()?);
-    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
-    if let Some(theirs) = identity(&seen_by_process)
-        && identity(&path) != Some(theirs)
-    {
-        path = seen_by_process;
+    let path = folder.parent().filter(|_| is_network)?.to_owned();
+    if name.ends_with(" (deleted)") {
+        return Some(RuntimeDirectory { path, is_emptied: true });
     }
-    Some(RuntimeDirectory { path, is_emptied: name.ends_with(" (deleted)") })
+    // The path is valid in the mount namespace of the process. Another user can open a file at any path there, but not this
+    // user's file.
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    let is_here = identity(entry).is_some_and(|opened| identity(link) == Some(opened));
+    let path = if is_here { path } else { process.join("root").join(path.strip_prefix("/").ok()?) };
+    Some(RuntimeDirectory { path, is_emptied: false })
 }
 
 #[cfg(test)]
@@ -474,29 +516,29 @@ mod tests {
 
     #[test]
     fn runtime_directory_is_found_through_lock_of_member() {
-        let of = |text| {
-            runtime_directory_of(Path::new("/proc/self"), Path::new(text))
-                .map(|found| (found.path.display().to_string(), found.is_emptied))
-        };
-        let path = "/run/user/1/trunkline/net-4026531840.6/slot-3";
-        assert_eq!(of(path), Some(("/run/user/1/trunkline".to_owned(), false)));
-        let removed = format!("{path} (deleted)");
-        assert_eq!(of(&removed), Some(("/run/user/1/trunkline".to_owned(), true)));
-        for other in ["/run/net-4026531840.6/registry", "/run/other/slot-3", "socket:[7]", "/"] {
-            assert_eq!(of(other), None, "{other}");
+        let folder = trunkline_testkit::Folder::new().unwrap();
+        let [network, process] = ["net-4026531840.6", "process"].map(|name| folder.path().join(name));
+        for path in [&network, &process] {
+            fs::create_dir(path).unwrap();
         }
-    }
-
-    #[test]
-    fn directory_in_other_mount_namespace_is_found_through_root_of_process() {
-        let [own, process] = [(); 2].map(|()| trunkline_testkit::Folder::new().unwrap());
-        let path = own.path();
-        let of = || runtime_directory_of(process.path(), &path.join("net-7/slot-3")).unwrap().path;
-        std::os::unix::fs::symlink("/", process.path().join("root")).unwrap();
-        assert_eq!(of(), path);
-        fs::remove_file(process.path().join("root")).unwrap();
-        let other = process.path().join("root").join(path.strip_prefix("/").unwrap());
-        fs::create_dir_all(&other).unwrap();
-        assert_eq!(of(), other);
+        let [slot, other] = [network.join("slot-3"), network.join("slot-4")];
+        for path in [&slot, &other] {
+            fs::write(path, "").unwrap();
+        }
+        let of = |link: &Path, entry: &Path| {
+            let descriptor = Descriptor { entry: entry.to_owned(), link: link.to_owned() };
+            runtime_directory_of(&process, &descriptor).map(|found| (found.path, found.is_emptied))
+        };
+        assert_eq!(of(&slot, &slot), Some((folder.path().to_owned(), false)));
+        // Another file is mounted at the path, or was when it was opened.
+        let elsewhere = process.join("root").join(folder.path().strip_prefix("/").unwrap());
+        for entry in [&other, &network.join("absent")] {
+            assert_eq!(of(&slot, entry), Some((elsewhere.clone(), false)));
+        }
+        let removed = format!("{} (deleted)", slot.display());
+        assert_eq!(of(Path::new(&removed), &other), Some((folder.path().to_owned(), true)));
+        for link in ["/run/net-4026531840.6/registry", "/run/other/slot-3", "socket:[7]", "/"] {
+            assert_eq!(of(Path::new(link), Path::new(link)), None, "{link}");
+        }
     }
 }

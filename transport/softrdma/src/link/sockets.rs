@@ -51,6 +51,13 @@ pub(crate) trait Sockets: Send + Debug {
         from != to && !to.to_canonical().is_loopback()
     }
 
+    /// Returns true if a program that is not a member of this process's host holds the port. Returns false if this is unknown,
+    /// for example while the socket of an ending process is being closed.
+    fn is_held_by_stranger(&self, at: SocketAddr) -> bool {
+        let _ = at;
+        false
+    }
+
     /// Returns the MTU of the interface that has the address, in bytes including IP headers.
     ///
     /// # Errors

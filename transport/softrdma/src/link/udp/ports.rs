@@ -215,7 +215,9 @@ impl Ports {
                 }
                 (self.bind_any(address)?, false)
             }
-            Err((LinkError::AddressInUse { .. }, PortHolder::Dead)) => {
+            Err((LinkError::AddressInUse { .. }, PortHolder::Dead))
+                if !self.sockets.is_held_by_stranger(SocketAddr::new(address, self.main_port)) =>
+            {
                 self.attempt_now();
                 (self.bind_any(address)?, false)
             }
@@ -254,17 +256,16 @@ impl Ports {
     /// Tries to bind port 4791 if an attempt is due.
     pub(super) fn poll(&mut self, now: Time) {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
-        if !self.take_over() {
-            if wait == LAST_WAIT {
-                tracing::debug!("UDP port 4791 still bound, but not by a living member");
-            }
+        if !self.take_over(wait == LAST_WAIT) {
             self.attempt = Some(Attempt { at: now + wait, wait: (wait * 2).min(LAST_WAIT) });
         }
     }
 
     /// Binds port 4791 at each address, or watches the member that holds it. Returns false if neither succeeds
     /// at one of the addresses.
-    fn take_over(&mut self) -> bool {
+    ///
+    /// A port that is in use may be in use only until an ended process is gone, so this is logged only if `is_late`.
+    fn take_over(&mut self, is_late: bool) -> bool {
         let mut addresses: Vec<IpAddr> = self.bound.iter().map(|bound| bound.address).collect();
         addresses.retain(|address| !self.holds(*address));
         let mut is_settled = true;
@@ -279,7 +280,7 @@ impl Ports {
                 Err((LinkError::AddressInUse { .. }, PortHolder::Alive(holder))) => {
                     is_settled &= self.members.as_ref().is_some_and(|members| members.watch(holder));
                 }
-                Err((LinkError::AddressInUse { .. }, _)) => is_settled = false,
+                Err((LinkError::AddressInUse { .. }, _)) if !is_late => is_settled = false,
                 Err((error, _)) => {
                     // Log only the first failure, since each attempt may fail for the same reason.
                     if !std::mem::replace(&mut self.has_warned, true) {

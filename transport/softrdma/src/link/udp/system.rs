@@ -11,7 +11,7 @@ use super::icmp;
 use crate::link::interface::Interface;
 use crate::link::sockets::{DatagramSocket, IcmpError, Received, Sockets};
 use crate::link::udp_ffi::BATCH;
-use crate::link::{LinkError, ReceiveBatch, SendBatch, udp_ffi};
+use crate::link::{LinkError, PortOwner, ReceiveBatch, SendBatch, udp_ffi};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -59,6 +59,10 @@ impl SystemSockets {
 }
 
 impl Sockets for SystemSockets {
+    fn is_held_by_stranger(&self, at: SocketAddr) -> bool {
+        PortOwner::find(at).is_some_and(|owner| owner.is_stranger())
+    }
+
     fn bind(&self, address: IpAddr, port: u16) -> Result<Box<dyn DatagramSocket>, LinkError> {
         VerbsError::check_scope(address).map_err(|why| LinkError::Scoped { address, why })?;
         let failed = |doing: &'static str| move |source: io::Error| LinkError::Os { doing, address, source };
