@@ -114,7 +114,7 @@ pub enum Report {
     Never,
 }
 
-/// A sender's token, and the outcomes to report to it.
+/// The token of a message's sender, and the outcomes to report to the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeliveryReport {
     pub(crate) token: Token,

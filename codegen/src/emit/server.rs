@@ -59,8 +59,8 @@ pub(super) fn emit(service: &Service) -> TokenStream {
             /// Limits how many calls of the service run concurrently, across all pollers of the node.
             ///
             /// A call beyond the limit is refused with `ResourceExhausted` and the reason `Overloaded`. It has not run
-            /// and may be repeated after a pause, or on another server. Without this limit, only `handler_limit`
-            /// applies.
+            /// and may be repeated after a pause, or on another server. If this limit is not set, the
+            /// limits of the methods and the node's `handler_limit` still apply.
             ///
             /// A limit of 0 is refused when the node starts.
             #[must_use]

@@ -71,7 +71,7 @@ impl Ng {
         if length < FRAMING + 16 || !length.is_multiple_of(4) {
             return Err(PcapError::Malformed { offset, what: "a section header has a wrong length" });
         }
-        // The type, the length and the magic have been read. The options and the trailing length follow.
+        // The type, the length and the magic have been read. Skip the rest of the block.
         source.skip(length - 12, inside)
     }
 

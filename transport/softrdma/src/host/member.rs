@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn slots_of_dead_members_are_swept() {
         let (_folder, [one]) = hosts();
-        // Leave the state of a member in slot 9 that was killed.
+        // Set up slot 9 as a killed member leaves it.
         std::fs::write(one.directory().unwrap().join("slot-9"), "").unwrap();
         one.registry.word64(layout::slot(9)).store(77, Ordering::Release);
         let dead = MemberId { slot: 9, generation: 77 };

@@ -249,7 +249,7 @@ fn cm_messages_are_routed_by_service_or_by_slot_in_comm_id() {
     new[FIRST_BYTE_OF_COMM_ID] ^= 1;
     other.send(address, to_port(address), &[new.clone()]);
     assert_eq!(payloads(&mut holder, &mut other, [1, 0]), [vec![new], vec![]]);
-    // Forged requests do not grow the table of requests.
+    // Forged requests do not grow the table of requests beyond its limit.
     let _claim = other.host.claim_service(service.0, address, false).unwrap();
     for number in 0..3 * u32::try_from(MAX_REQUESTS).unwrap() {
         let mut forged = messages[0].clone();
