@@ -3,7 +3,7 @@
 use super::pace::{messages, piece_end};
 use super::{PostRefused, Requester};
 use crate::engine::segment::{PSN_SPAN_MAX, RequestKind, packets};
-use crate::engine::{LocalFault, LocalMemory, Time};
+use crate::engine::{LocalFault, LocalMemory};
 use crate::wire::{Operation, Packet};
 use core::ops::Range;
 use trunkline_verbs::{
@@ -84,8 +84,6 @@ pub(super) struct Wqe {
     pub(super) split: u32,
     /// True if the requested part of a piece ends before the piece does; READs only.
     pub(super) is_repeated: bool,
-    /// Time at which a packet of the request was last sent.
-    pub(super) sent: Time,
     /// Fault that prevents sending. The request fails after all earlier requests have ended.
     pub(super) fault: Option<CompletionStatus>,
 }
@@ -278,7 +276,6 @@ impl Requester {
             received: 0,
             split: 0,
             is_repeated: false,
-            sent: Time(0),
             fault: None,
         };
         if self.state == QpState::Error {

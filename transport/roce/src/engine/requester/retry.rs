@@ -10,9 +10,6 @@ const RARE_LOSS_FACTOR: u64 = 16;
 /// Maximum number of times that a probe's wait is doubled.
 const PROBE_DOUBLINGS_MAX: u32 = 8;
 
-/// Part of the round trip by which a packet must be older than a round trip to count as lost after a sequence NAK.
-const NAK_DELAY_PART: u64 = 8;
-
 /// Number of answered retries of one packet, without progress, after which large packets count as lost. At most one of these
 /// retries is for a reported loss; the others are ACK timeouts, each after several probes of the packet.
 const ANSWERED_RETRIES: u8 = 2;
@@ -50,8 +47,6 @@ pub(super) struct Retry {
     pub(super) probed: Option<Psn>,
     /// PSN and time of the last concluded loss, so that one burst of responses is not counted twice.
     went_back: Option<(Psn, Time)>,
-    /// Time at which the packet at `una` counts as lost, because a sequence NAK reported it.
-    nak_due: Option<Time>,
     /// True if the next `poll_transmit` must send a duplicate that the peer answers.
     pub(super) duplicate_due: bool,
     /// True between an ACK timeout for the packet at `una` and the next answer.
@@ -135,7 +130,7 @@ impl Retry {
             self.probe_doublings = 0;
         }
         self.probe_due = false;
-        (self.went_back, self.nak_due) = (None, None);
+        self.went_back = None;
         self.forget_answers();
         self.activity = now;
         self.deadline = if outstanding { self.deadline(now) } else { None };
@@ -175,9 +170,6 @@ impl Requester {
         self.retry.rnr_until = None;
         if !self.is_sending() || self.una == self.sent_end {
             return;
-        }
-        if self.retry.nak_due.take_if(|due| *due <= now).is_some() {
-            self.go_back_to_una(now);
         }
         if self.gap_deadline().is_some_and(|deadline| deadline <= now) {
             self.end_gap();
@@ -225,10 +217,9 @@ impl Requester {
             return None;
         }
         if !self.retry.has_asked(self.una) {
-            return [self.ask_deadline(), self.retry.nak_due].into_iter().flatten().min();
+            return self.ask_deadline();
         }
-        let deadlines = [self.retry.deadline, self.probe_deadline(), self.gap_deadline(), self.retry.nak_due];
-        deadlines.into_iter().flatten().min()
+        [self.retry.deadline, self.probe_deadline(), self.gap_deadline()].into_iter().flatten().min()
     }
 
     /// Returns the time at which an acknowledgement is requested for packets that were sent without a request. It is the
@@ -290,23 +281,11 @@ impl Requester {
     }
 
     /// Sends from `una` again after a sequence NAK. Charges a retry (contract rocev2 7.20), except for a copy of the NAK.
-    ///
-    /// A NAK that arrives sooner than a round trip after the packet at `una` was sent does not prove a loss: the packet may be
-    /// in flight, and a reordered or forged packet may have caused the NAK. If it arrives at the peer, the peer acknowledges
-    /// it. Therefore the packet counts as lost only after a round trip.
     pub(super) fn go_back(&mut self, now: Time) {
-        let smoothed_ns = self.round_trip.smoothed_ns();
-        let recent = smoothed_ns.max(self.tuning.probe_floor_ns);
+        let recent = self.round_trip.smoothed_ns().max(self.tuning.probe_floor_ns);
         let again =
             self.retry.went_back.is_some_and(|(psn, when)| psn == self.una && now.since(when) < recent);
-        if again {
-            return;
-        }
-        let sent = self.queue.front().map_or(now, |wqe| wqe.sent);
-        let due = sent.plus_ns(smoothed_ns + smoothed_ns / NAK_DELAY_PART);
-        if now < due {
-            self.retry.nak_due = Some(due);
-        } else {
+        if !again {
             self.go_back_to_una(now);
         }
     }
@@ -397,7 +376,7 @@ impl Requester {
         self.retry.asked_for(self.sent_end);
         self.round_trip.cancel();
         self.kept.forget_repeats();
-        (self.retry.probed, self.retry.nak_due) = (None, None);
+        self.retry.probed = None;
         self.retry.probe_due = false;
         self.seek();
     }

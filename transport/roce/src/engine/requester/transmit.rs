@@ -123,9 +123,6 @@ impl Requester {
             self.local_fault(CompletionStatus::LocalProtectionError);
             return None;
         }
-        if let Some(wqe) = self.queue.get_mut(self.cursor.index) {
-            wqe.sent = now;
-        }
         self.spend(wqe_kind, next - packet);
         let kept = if answered && !self.kept.is_empty() {
             if retransmission {

@@ -2,7 +2,7 @@
 
 use super::{
     EVENT_ESTABLISHED, Handled, Message, PHASE_ERROR, PHASE_RECEIVING, PHASE_RTR, Pending, ResponderState,
-    SEQUENCE_NAK, count,
+    count,
 };
 use crate::engine::segment::{Class, JOINED_BYTES, PSN_SPAN_MAX, RequestKind, classify, packets};
 use crate::engine::{Placement, PlacementRequest, Target, Work};
@@ -76,12 +76,13 @@ impl ResponderState {
         most: u32,
         target: &mut impl Target,
     ) -> Handled {
+        self.nak_sent = 0;
         let work =
             Work::Send { offset: 0, payload: packet.payload, first: true, last: true, immediate: None };
         let placement = target.place(&PlacementRequest::new(packet, work));
         if placement == Placement::Placed {
-            let fills_gap = self.advance(packets(payload, self.mtu()), true);
-            self.ack_due |= u8::from(packet.bth.ack_request | fills_gap);
+            self.advance(packets(payload, self.mtu()), true);
+            self.ack_due |= u8::from(packet.bth.ack_request);
             return Handled::Taken;
         }
         match self.check(packet, most) {
@@ -132,6 +133,7 @@ impl ResponderState {
         if distance < 0 {
             return Position::Before;
         }
+        self.nak_sent = 0;
         if self.phase == PHASE_RTR && self.established == 0 {
             self.established = 1;
             self.events |= EVENT_ESTABLISHED;
@@ -152,7 +154,7 @@ impl ResponderState {
         count(&mut self.counters.out_of_order);
         let end = psn.plus(1);
         if self.nak_sent == 0 {
-            self.nak_sent = SEQUENCE_NAK;
+            self.nak_sent = 1;
             self.gap_end = end.get();
             count(&mut self.counters.sequence_naks);
             self.refuse(Syndrome::Nak(NakCode::PSN_SEQUENCE), Psn::new(self.expected));

@@ -1,9 +1,7 @@
 //! Execution of a checked packet, immediately or when the outcome of its placement arrives.
 
 use super::saved::Saved;
-use super::{
-    EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, SEQUENCE_NAK, count,
-};
+use super::{EVENT_FAILED, Handled, Message, PHASE_ERROR, Pending, Refusal, ResponderState, count};
 use crate::engine::segment::{Class, RequestKind, packets};
 use crate::engine::{Placement, PlacementRequest, RemoteRange, Target, Work};
 use crate::wire::{NakCode, Operation, Packet, RnrTimer, Syndrome};
@@ -104,10 +102,10 @@ impl ResponderState {
             RequestKind::Read => packets(pending.length, self.mtu()),
             RequestKind::Atomic => 1,
         };
-        let fills_gap = self.advance(psns, class.last);
+        self.advance(psns, class.last);
         match class.kind {
             RequestKind::Send | RequestKind::Write => {
-                self.ack_due |= pending.ack_request | u8::from(fills_gap);
+                self.ack_due |= pending.ack_request;
                 self.message = if class.last {
                     Message::default()
                 } else {
@@ -140,18 +138,15 @@ impl ResponderState {
         }
     }
 
-    /// Counts a placed packet, and expects the next one. Returns true if a NAK reported that the packet was missing. A SEND or
-    /// WRITE is then acknowledged, so that the requester does not retransmit if the packet was only late.
+    /// Counts a placed packet, and expects the next one.
     #[inline]
-    pub(super) fn advance(&mut self, psns: u32, ends_message: bool) -> bool {
+    pub(super) fn advance(&mut self, psns: u32, ends_message: bool) {
         count(&mut self.counters.packets);
         count(&mut self.serial);
-        let fills_gap = std::mem::take(&mut self.nak_sent) == SEQUENCE_NAK;
         self.expected = Psn::new(self.expected).plus(psns).get();
         if ends_message {
             self.msn = Psn::new(self.msn).plus(1).get();
         }
-        fills_gap
     }
 
     /// Sets the NAK to be sent next.

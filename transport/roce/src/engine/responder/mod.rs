@@ -123,8 +123,8 @@ pub struct ResponderState {
     min_rnr_timer: u8,
     /// Nonzero after the first packet.
     established: u8,
-    /// Nonzero if a gap or a missing receive was reported, and [`SEQUENCE_NAK`] if the report was a NAK for a gap. Later
-    /// packets are then dropped silently until the expected one is accepted (contract rocev2 7.4).
+    /// Nonzero if a gap or a missing receive was reported. Later packets are then dropped silently until the expected one
+    /// arrives (contract rocev2 7.4).
     nak_sent: u8,
     /// Nonzero if an acknowledgement must be sent.
     ack_due: u8,
@@ -198,9 +198,6 @@ const PHASE_IDLE: u8 = 0;
 const PHASE_RECEIVING: u8 = 1;
 const PHASE_RTR: u8 = 2;
 const PHASE_ERROR: u8 = 3;
-
-/// Value of [`ResponderState::nak_sent`] after a NAK for a gap.
-const SEQUENCE_NAK: u8 = 2;
 
 /// Increments a counter. Never panics, even if the stored bytes are arbitrary.
 fn count(counter: &mut u64) {

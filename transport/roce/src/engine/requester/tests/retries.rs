@@ -205,28 +205,6 @@ fn sequence_nak_acknowledges_earlier_and_retransmits_later_packets() {
 }
 
 #[test]
-fn sequence_nak_of_packet_in_flight_counts_as_loss_after_round_trip() {
-    let mut rig = Rig::new();
-    rig.send(1);
-    rig.flush();
-    rig.now = Time(8_000);
-    rig.hear(&ack(100));
-    for wr_id in 2..=3 {
-        rig.send(wr_id);
-    }
-    rig.flush();
-    rig.now = Time(10_000);
-    rig.hear(&nak(101, NakCode::PSN_SEQUENCE));
-    rig.now = Time(16_000);
-    rig.hear(&ack(101));
-    rig.now = Time(16_500);
-    rig.hear(&nak(102, NakCode::PSN_SEQUENCE));
-    assert_eq!(rig.psns(), [] as [u32; 0]);
-    assert_eq!(rig.wait(), 500, "an eighth more than the round trip");
-    assert_eq!(rig.psns(), [102]);
-}
-
-#[test]
 fn repeated_packets_are_equal() {
     // contract rocev2 7.25
     let mut rig = Rig::new();
