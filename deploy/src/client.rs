@@ -14,6 +14,7 @@ use trunkline::device::PathChoice;
 use trunkline::report::{EventKind, PeerKey, RecordedEvent};
 use trunkline::stub::CODES;
 use trunkline::{Channel, Node, Reason, StartError, Status, Target, block_on};
+use trunkline_verbs::headroom;
 
 /// Maximum number of addresses of a name that are printed.
 const MOST_NAMED: usize = 16;
@@ -209,7 +210,7 @@ fn within<T: Send + 'static>(
     // The thread ends with the process if the function outlasts the limit.
     let started = thread::Builder::new().spawn(move || sender.send(work()));
     started.map_err(|error| {
-        format!("a thread cannot be started: {error}; raise the limit of processes (ulimit -u, pids.max)")
+        format!("a thread cannot be started: {error}{}", headroom::remedy(error.raw_os_error()))
     })?;
     Ok(receiver.recv_timeout(limit).ok())
 }

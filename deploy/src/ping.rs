@@ -114,7 +114,8 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     let failure = ping(arguments, &log, &mut trips).err();
     // The cause may contain texts of the server.
     let cause = failure.as_ref().map(|failure| printable(&failure.cause));
-    let server = log.session(|up, certificate| ServerIdentity::new(&up.detail, certificate));
+    let server =
+        log.session().map(|(detail, certificate)| ServerIdentity::new(&detail, certificate.as_deref()));
     let last = log.last();
     let text = match (&cause, arguments.json) {
         (_, true) => json!({

@@ -13,11 +13,11 @@ use trunkline_softrdma::link::printable;
 
 /// A step of the set-up.
 #[derive(Debug)]
-pub(crate) struct Step {
+struct Step {
     /// Address of the server; `None` in steps before the address is known.
     peer: Option<String>,
-    pub(crate) name: String,
-    pub(crate) detail: String,
+    name: String,
+    detail: String,
     at: Instant,
 }
 
@@ -71,7 +71,7 @@ impl SetUpLog {
     }
 
     /// Returns the last step of each server with the time since, as the cause of a time limit that passes during the first
-    /// attempt. Before the first request, the result has the node's last step.
+    /// attempt. A refusal, which repeats, has no time. Before the first request, the result has the node's last step.
     pub(crate) fn awaited(&self) -> String {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: BTreeMap<_, _> =
@@ -80,20 +80,21 @@ impl SetUpLog {
         let of_servers = servers.into_iter().map(|(peer, step)| (format!("{peer}: "), step));
         let now = Instant::now();
         let texts = of_servers.chain(own).map(|(peer, step)| {
-            let refusal = if step.name == "refused" { format!(", {}", step.detail) } else { String::new() };
-            let waited = milliseconds(step.at, now);
-            format!("{peer}nothing for {waited:.0} ms after step \"{}\"{refusal}", step.name)
+            if step.name == "refused" {
+                return format!("{peer}{}", step.detail);
+            }
+            format!("{peer}nothing for {:.0} ms after step \"{}\"", milliseconds(step.at, now), step.name)
         });
         texts.collect::<Vec<_>>().join("; ")
     }
 
-    /// Passes the last "session up" and the server's proved certificate to a function.
-    pub(crate) fn session<R>(&self, read: impl FnOnce(&Step, Option<&[u8]>) -> R) -> Option<R> {
+    /// Returns the detail of the last "session up", and the certificate proved by its server.
+    pub(crate) fn session(&self) -> Option<(String, Option<Vec<u8>>)> {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let up = steps.iter().rfind(|step| step.name == "session up")?;
         let certificates = self.certificates.lock().unwrap_or_else(PoisonError::into_inner);
         let certificate = up.peer.as_ref().and_then(|peer| certificates.get(peer));
-        Some(read(up, certificate.map(Vec::as_slice)))
+        Some((up.detail.clone(), certificate.cloned()))
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -187,8 +188,10 @@ mod tests {
         for (peer, step) in [("a", "request sent"), ("b", "request sent"), ("a", "cookie received")] {
             log.note(Some(peer.to_owned()), step.to_owned(), "");
         }
+        log.note(Some("c".to_owned()), "refused".to_owned(), "no room");
         let awaited = log.awaited();
-        let (a, b) = awaited.split_once("; ").unwrap();
+        let [a, b, c] = awaited.split("; ").collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!(c, "c: no room");
         assert!(a.starts_with("a: ") && a.ends_with("after step \"cookie received\""), "{a}");
         assert!(b.starts_with("b: ") && b.ends_with("after step \"request sent\""), "{b}");
     }

@@ -590,7 +590,7 @@ impl Rpc {
         self.inbox.running().nobody();
     }
 
-    /// Handles an item that was fetched by RDMA READ. The reader gets the item's memory, unless so much memory is in use
+    /// Handles an item that was fetched by RDMA READ. The reader gets the item's memory, unless the memory in use is so large
     /// that a stopped reader could block others.
     #[inline(never)]
     fn large_item(

@@ -18,6 +18,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 use trunkline_softrdma::link::printable;
+use trunkline_verbs::headroom;
 
 /// Delay after which the progress bar is shown.
 const SHOW_AFTER: Duration = Duration::from_secs(2);
@@ -190,12 +191,9 @@ fn examine(host: Host, with_calls: bool) -> Vec<Finding> {
     let worker = match thread::Builder::new().spawn(run) {
         Ok(worker) => worker,
         Err(error) => {
-            let seen = format!("a thread cannot be started: {error}");
-            return vec![Finding::failure(
-                "threads",
-                seen,
-                "raise the limit of processes (ulimit -u, pids.max)",
-            )];
+            let limit = headroom::remedy(error.raw_os_error()).to_string();
+            let remedy = limit.strip_prefix("; ").unwrap_or("raise the limits of this process");
+            return vec![Finding::failure("threads", format!("a thread cannot be started: {error}"), remedy)];
         }
     };
     let mut findings = Vec::new();

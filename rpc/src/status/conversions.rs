@@ -13,8 +13,8 @@ fn of_error(code: Code, error: &(dyn Error + 'static)) -> Status {
     error.source().into_iter().fold(status, Status::caused_by)
 }
 
-/// Returns the status for an error of unknown type, which is the first [`Status`] among the error and its sources. If there
-/// is none, creates a status with [`Code::Unknown`].
+/// Returns the status for an error of unknown type, which is the first [`Status`] among the error and its sources. Without
+/// such a status, creates one with [`Code::Unknown`].
 fn error_status(error: &(dyn Error + 'static)) -> Status {
     let mut next = Some(error);
     let mut found = None;

@@ -111,7 +111,9 @@ impl CmMachine {
                     None => (cause, transient),
                 };
                 tracing::debug!(%peer, ?role, ?kind, "connection failed");
-                if transient && matches!(cause, PeerDown::Refused(_)) {
+                // Other listeners refuse without a reason.
+                let is_of_node = Refusal::parse(&event.private_data).is_some();
+                if transient && is_of_node && matches!(cause, PeerDown::Refused(_)) {
                     log_set_up(peer, number, "refused", &cause);
                 }
                 self.remember_mtu(peer, number, cause);

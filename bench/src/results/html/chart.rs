@@ -43,7 +43,7 @@ pub(super) struct Series {
     pub(super) line: Line,
     /// Medians of the repetitions with their extremes.
     pub(super) points: Vec<(f64, Spread)>,
-    /// Text below each point, empty if there is none.
+    /// Text below each point, or empty.
     pub(super) notes: Vec<String>,
     /// True if points are marked. Curves with many points have no markers.
     pub(super) is_marked: bool,

@@ -47,7 +47,7 @@ pub use files::away::{DeviceList, list_devices, put_back, take_away};
 pub use files::node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeRequest, NodeSocket, ask_nodes};
 pub use files::runtime_dir::runtime_directory;
 pub(crate) use member::Host;
-pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered};
+pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered, stat_fields};
 pub(crate) use memory::area::{AreaHandle, Areas, MappedArea, OwnArea};
 pub(crate) use memory::segment::{Life, Segment};
 pub(crate) use registry::domains::{DomainClaim, FileId};

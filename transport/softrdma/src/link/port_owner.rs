@@ -5,6 +5,7 @@
 //! environment of other processes, and never waits.
 #![forbid(unsafe_code)]
 
+use crate::host::stat_fields;
 use nix::unistd::geteuid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -102,8 +103,8 @@ impl PortOwner {
         match &self.who {
             Owner::Process { pid, runtime_directory, .. } => {
                 let own = Path::new("/proc/self");
-                let mut shared =
-                    descriptors_of(own).into_iter().filter_map(|of| runtime_directory_of(own, &of));
+                let descriptors = descriptors_of(own);
+                let mut shared = descriptors.iter().filter_map(|of| runtime_directory_of(own, of));
                 let is_member = runtime_directory.as_ref().is_some_and(|of| shared.any(|own| own == *of));
                 !is_member && !is_ending(*pid)
             }
@@ -271,23 +272,19 @@ fn receiving_at(at: SocketAddr) -> Option<Vec<Listed>> {
 /// Returns true if a signal has stopped a process. Stops by a tracer (state `t`) do not count, since they
 /// last only moments under strace.
 pub(super) fn is_stopped(pid: u32) -> bool {
-    stat_of(pid).is_some_and(|stat| stat.starts_with(" T "))
+    stat_fields(&stat_of(pid)).next() == Some("T")
 }
 
 /// Returns true if a process is ending, although its sockets may still be open.
 fn is_ending(pid: u32) -> bool {
     /// `PF_EXITING` (`include/linux/sched.h`).
     const EXITING: u32 = 4;
-    let flags = |stat: &str| stat.split_ascii_whitespace().nth(6)?.parse::<u32>().ok();
-    stat_of(pid).is_none_or(|stat| flags(&stat).is_none_or(|flags| flags & EXITING != 0))
+    let flags = stat_fields(&stat_of(pid)).nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & EXITING != 0)
 }
 
-/// Returns the part of `/proc/PID/stat` after the process's name, from the space before the state on (proc_pid_stat(5)).
-fn stat_of(pid: u32) -> Option<String> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses, and may itself contain parentheses.
-    let after = stat.rsplit(|byte| *byte == b')').next()?;
-    String::from_utf8(after.to_vec()).ok()
+fn stat_of(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/stat")).unwrap_or_default()
 }
 
 /// Returns the UDP sockets of this thread's network namespace. `/proc/net` would show the namespace of the

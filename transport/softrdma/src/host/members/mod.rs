@@ -14,6 +14,7 @@ mod user;
 pub(crate) use connections::MAX_MESSAGE_BYTES;
 pub(crate) use outcome::Undelivered;
 pub(super) use socket::{Folder, send};
+pub(crate) use user::stat_fields;
 
 use super::{AreaHandle, Host, HostError, MemberId};
 use connections::{Arrived, Connections};

@@ -96,10 +96,15 @@ fn is_like_us_by_start(pid: u32, made: Ticks, own: u32) -> bool {
 
 /// Returns true if `/proc/PID/stat` shows a process that started before `made`.
 fn began_before(stat: &[u8], made: Ticks) -> bool {
+    let start = stat_fields(stat).nth(19).and_then(|start| start.parse().ok());
+    start.is_some_and(|start| Ticks(start) < made)
+}
+
+/// Returns the fields of a `/proc/PID/stat` from the third, the state, on (proc_pid_stat(5)).
+pub(crate) fn stat_fields(stat: &[u8]) -> impl Iterator<Item = &str> {
     // The second field, the name in parentheses, may contain any characters.
     let after_name = stat.rsplit(|byte| *byte == b')').next().and_then(|text| str::from_utf8(text).ok());
-    let start = after_name.and_then(|text| text.split_ascii_whitespace().nth(19)?.parse().ok());
-    start.is_some_and(|start| Ticks(start) < made)
+    after_name.unwrap_or_default().split_ascii_whitespace()
 }
 
 /// Returns true if the process that has this PID runs with this effective uid in this user namespace.

@@ -293,7 +293,7 @@ fn segments_refused_by_kernel_are_sent_one_by_one() {
 }
 
 #[test]
-fn flood_of_reports_neither_drops_datagrams_nor_disables_segmentation() {
+fn flood_of_reports_does_not_disable_segmentation() {
     let sockets = PickySockets::default();
     let state = Arc::clone(&sockets.0);
     (state.lock().unwrap().reports, state.lock().unwrap().sends_segments) = (MAX_REPEATS - 1, true);
