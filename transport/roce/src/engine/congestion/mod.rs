@@ -222,7 +222,12 @@ impl Congestion {
         self.in_flight = (self.in_flight + after).saturating_sub(before);
         if let Some(interval_ns) = self.interval_ns().filter(|_| after > before) {
             let sent_ns = interval_ns * f64::from(after - before);
-            self.next_send = self.next_send.max(now).plus_ns(nanoseconds(sent_ns));
+            // Packets whose interval exceeds a burst cannot be sent ahead. Late timers would therefore reduce the rate, and a
+            // window that is not used up does not grow. Longer delays are pauses of the sender, not of the timers.
+            let late_ns = if self.window >= 1.0 && interval_ns > BURST_NS { interval_ns / 2.0 } else { 0.0 };
+            let is_late = self.next_send.plus_ns(nanoseconds(late_ns)) >= now;
+            let earliest = if is_late { self.next_send } else { now };
+            self.next_send = earliest.plus_ns(nanoseconds(sent_ns));
         }
     }
 

@@ -324,3 +324,38 @@ fn window_of_long_round_trip_is_sent_in_millisecond_bursts() {
     let short = Congestion { smoothed_ns: 900_000.0, ..long };
     assert_eq!((short.room(Time(5)), short.burst()), (100, u32::MAX));
 }
+
+/// If the pace lost the time by which timers are late, a small window would not be used up, and so would not grow.
+#[test]
+fn small_window_of_far_path_grows_although_timers_are_late() {
+    const ROUND_TRIP_NS: u64 = 10_000_000;
+    const LATE_NS: u64 = 500_000;
+    let mut congestion = Congestion::new(4096);
+    congestion.acknowledged(0, Some(ROUND_TRIP_NS), MAX_WINDOW, Time(0));
+    congestion.lost(Time(0));
+    let (mut now, mut acknowledgements) = (Time(0), std::collections::VecDeque::new());
+    while now < Time(3_000_000_000) {
+        while let Some(sent) =
+            acknowledgements.front().copied().filter(|sent: &Time| sent.plus_ns(ROUND_TRIP_NS) <= now)
+        {
+            acknowledgements.pop_front();
+            congestion.replace(1, 0, now);
+            let round_trip_ns = Some(ROUND_TRIP_NS);
+            Congestion::acknowledged(
+                &mut congestion,
+                1,
+                round_trip_ns,
+                MAX_WINDOW,
+                sent.plus_ns(ROUND_TRIP_NS),
+            );
+        }
+        while congestion.room(now) > 0 {
+            congestion.replace(0, 1, now);
+            acknowledgements.push_back(now);
+        }
+        congestion.waits(now);
+        let next = acknowledgements.front().map(|sent| sent.plus_ns(ROUND_TRIP_NS));
+        now = congestion.pause_end(now).map(|end| end.plus_ns(LATE_NS)).or(next).expect("packets in flight");
+    }
+    assert!(congestion.whole_window() > 20, "{}", congestion.window);
+}
