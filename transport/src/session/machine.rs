@@ -225,6 +225,8 @@ pub(crate) struct Machine {
     state: SessionState,
     /// True if a session was ever up.
     was_up: bool,
+    /// True if the peer answered an attempt to connect, and no session was up since.
+    has_answered: bool,
     /// True if pollers wait for a session, so that a failure must be reported to them.
     wanted: bool,
     backoff: Backoff,
@@ -252,6 +254,7 @@ impl Machine {
             tries_one_flow: false,
             state: SessionState::Idle,
             was_up: false,
+            has_answered: false,
             wanted: false,
             backoff: Backoff::new(epoch),
             incompatible: None,
@@ -870,10 +873,6 @@ impl Machine {
             // Search for a flow that passes, since firewalls and addresses change.
             self.find_flow();
         }
-        let cause = match cause {
-            PeerDown::Unreachable if session.is_answered() => PeerDown::NoFurtherAnswer,
-            cause => cause,
-        };
         if let (PeerDown::UnknownSetting(setting), Some(remote)) = (cause, session.remote) {
             self.incompatible = Some((remote.epoch, setting));
         }
@@ -890,6 +889,11 @@ impl Machine {
             });
             return;
         }
+        self.has_answered |= session.is_answered();
+        let cause = match cause {
+            PeerDown::Unreachable if self.has_answered => PeerDown::NoFurtherAnswer,
+            cause => cause,
+        };
         let silent = self.backoff.failed(now, cause, transient);
         if !self.wanted {
             return;
@@ -1034,7 +1038,7 @@ impl Machine {
             && session.targets.iter().all(|&target| target == Target::Arrived);
         if let (true, Some(welcome)) = (whole, &session.welcome) {
             session.up_since = Some(now);
-            self.was_up = true;
+            (self.was_up, self.has_answered) = (true, false);
             self.wanted = false;
             self.backoff.succeeded();
             actions.push(Action::Up { number: session.number, welcome: welcome.clone() });

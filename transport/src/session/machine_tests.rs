@@ -265,9 +265,18 @@ fn expired_attempt_is_reported_by_last_answer_of_peer() {
         let later = Time(1_000_000) + Duration::from_secs(2);
         let lacks = [Time(1_000_000), later].map(|now| machine.lacks_connections_back(now, 1));
         assert_eq!(lacks, [false, is_answered], "if the peer closes the session then");
-        machine.tick(machine.next_timer().unwrap(), &mut actions);
-        let ends = |action: &Action| matches!(action, Action::Away { cause: why, .. } if *why == cause);
-        assert!(actions.iter().any(ends), "{actions:?}");
+        let expire = |machine: &mut Machine| {
+            let mut actions = Vec::new();
+            machine.tick(machine.next_timer().unwrap(), &mut actions);
+            match actions.last() {
+                Some(&Action::Away { cause, until, .. }) => (cause, until),
+                _ => panic!("{actions:?}"),
+            }
+        };
+        let (first, until) = expire(&mut machine);
+        machine.want(until, Connect::FailFast, &mut actions);
+        let of_silent = if has_cookie { PeerDown::NoFurtherAnswer } else { PeerDown::Unreachable };
+        assert_eq!([first, expire(&mut machine).0], [cause, of_silent]);
     }
 }
 
