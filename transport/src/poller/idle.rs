@@ -9,7 +9,8 @@
 //!   It never yields to other programs, because a yield gives away a whole scheduler slice, usually 3 to 4 ms.
 //!
 //! On a free core, the poller yields between polls, so that other threads of the program, which run for microseconds,
-//! do not wait for the end of a slice.
+//! do not wait for the end of a slice. If such threads ran during its last yields, it yields after each empty round,
+//! since what it waits for may need this core.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -20,6 +21,9 @@ const POLLS_BEFORE_YIELD: u32 = 20;
 /// Minimum time before a poller yields. Answers through shared memory may arrive earlier. The time doubles after each
 /// yield, because a yield is a system call, and usually no thread is ready soon after the previous one.
 const TIME_BEFORE_YIELD: Duration = Duration::from_micros(20);
+/// Duration of a round with a yield from which on another thread ran. A yield that returns at once takes less than a
+/// microsecond, and an empty round of a poller one or two.
+const YIELD_USED: Duration = Duration::from_micros(3);
 /// Time without work after which a poller sleeps while it transfers a large message. Packets keep arriving,
 /// and a poller that sleeps between packets is woken for each.
 const TRANSFER_PATIENCE: Duration = Duration::from_millis(2);
@@ -84,6 +88,8 @@ impl Idle {
                 round: None,
                 slept_since: None,
                 read: None,
+                yielded: false,
+                used_yields: 0,
             },
             gap: None,
         }
@@ -128,10 +134,10 @@ impl Idle {
             self.core.sleeps(now);
             Rest::Sleep
         } else if matches!(sharing, Sharing::Alone(_))
-            && gap.empty > POLLS_BEFORE_YIELD
-            && waited >= gap.next_yield
+            && (self.core.are_yields_used() || gap.empty > POLLS_BEFORE_YIELD && waited >= gap.next_yield)
         {
-            gap.next_yield = 2 * waited;
+            gap.next_yield = TIME_BEFORE_YIELD.max(2 * waited);
+            self.core.yielded = true;
             Rest::Yield
         } else {
             Rest::Spin
@@ -182,6 +188,10 @@ struct SharedCore {
     slept_since: Option<Time>,
     /// The last reading of the CPU time.
     read: Option<Reading>,
+    /// True if the last round ended with a yield.
+    yielded: bool,
+    /// Saturating count of yields during which another thread ran. Above 1, the next yield is expected to be used.
+    used_yields: u8,
 }
 
 /// A reading of the CPU time.
@@ -218,6 +228,11 @@ impl SharedCore {
         if took >= TAKEN || is_old {
             self.read_cpu_time(now, took, cpu_time());
         }
+        if std::mem::take(&mut self.yielded) {
+            let is_used = took >= YIELD_USED;
+            self.used_yields =
+                if is_used { (self.used_yields + 1).min(3) } else { self.used_yields.saturating_sub(1) };
+        }
         match &mut self.state {
             Sharing::Unknown(without) if polls => {
                 *without += took;
@@ -249,6 +264,11 @@ impl SharedCore {
             self.state = Sharing::Shared(now + self.retry);
             self.retry = (2 * self.retry).min(LAST_RETRY);
         }
+    }
+
+    /// Returns true if another thread ran during the last yields.
+    fn are_yields_used(&self) -> bool {
+        self.used_yields > 1
     }
 
     fn sleeps(&mut self, now: Time) {
@@ -388,6 +408,18 @@ mod tests {
         run.run(POLL);
         assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
         assert!(run.now - begin >= TIME_BEFORE_YIELD, "each after twice the time");
+    }
+
+    #[test]
+    fn poller_yields_after_each_empty_round_while_yields_are_used() {
+        let mut run = Run::alone();
+        for _ in 0..2 {
+            assert_eq!(run.poll(POLL_FOR), Some(Rest::Yield));
+            run.now += YIELD_USED;
+        }
+        assert_eq!(run.empty_round(false), Rest::Yield);
+        run.run(POLL);
+        assert_eq!(run.empty_round(false), Rest::Spin, "no thread was ready");
     }
 
     #[test]
