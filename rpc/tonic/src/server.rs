@@ -18,21 +18,22 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::codegen::StdError;
 use tonic::service::{AxumBody, Routes};
 use tonic::transport::server::TcpConnectInfo;
 use tower_layer::Layer;
 use tower_service::Service;
-use trunkline::stream::{Receiver, Sender, Watch, channel};
+use trunkline::stream::Watch;
 use trunkline::stub::{PeerMemory, most_in_reply};
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Maximum number of response pieces that wait for their poller. With fewer pieces, the runtime and the poller would wait
-/// for each other's thread after a fraction of a scheduler time slice.
-const WAITING_PIECES: usize = 32;
-/// Maximum total size of the response pieces that wait for their poller, in bytes. A larger piece waits alone.
+/// Maximum total size of the response pieces that wait for their poller, in bytes. A larger piece waits alone. With less, the
+/// runtime and the poller would wait for each other's thread after a fraction of a scheduler time slice.
 const WAITING_BYTES: u32 = 1 << 20;
+/// Size that a waiting piece counts at least, in bytes. This limits the number of waiting pieces to 32.
+const MIN_WAITING_BYTES: u32 = WAITING_BYTES / 32;
 
 /// Adds a layer to routes.
 type AddLayer = Box<dyn FnOnce(Routes) -> Routes + Send>;
@@ -301,7 +302,7 @@ impl Handler {
         let Some(spawner) = &self.spawner else {
             return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
         };
-        let (sender, parts) = channel(WAITING_PIECES);
+        let (sender, parts) = unbounded_channel();
         let task = async move {
             // The task holds the permits, because it may outlive the call.
             let _permits = permits;
@@ -498,8 +499,11 @@ impl Stream for BodyPieces {
 /// A part of a response, sent by a task to its call.
 enum Part {
     Headers,
-    /// The permit covers the size of the piece.
-    Piece(Bytes, OwnedSemaphorePermit),
+    Piece {
+        bytes: Bytes,
+        /// Covers the size of the piece until the poller has taken it.
+        _room: Option<OwnedSemaphorePermit>,
+    },
     /// The headers are set, and this is the whole body, which is empty if there is none.
     Whole(Bytes),
 }
@@ -508,7 +512,7 @@ enum Part {
 /// and then the pieces of the body.
 async fn forward(
     exchange: impl Future<Output = Result<BodyPieces, Status>>,
-    parts: Sender<Part>,
+    parts: UnboundedSender<Part>,
 ) -> Result<(), Status> {
     let mut body = exchange.await?;
     let mut ready = [poll_once(&mut body).await, Poll::Pending];
@@ -521,12 +525,10 @@ async fn forward(
         _ => None,
     };
     if let Some(whole) = whole {
-        send(&parts, Part::Whole(whole)).await?;
-        parts.finish();
-        return Ok(());
+        return send(&parts, Part::Whole(whole));
     }
     let mut ready = ready.into_iter();
-    send(&parts, Part::Headers).await?;
+    send(&parts, Part::Headers)?;
     let room = Arc::new(Semaphore::new(WAITING_BYTES as usize));
     loop {
         let next = match ready.next() {
@@ -536,12 +538,18 @@ async fn forward(
         };
         let Some(piece) = next else { break };
         let piece = piece?;
-        let bytes = u32::try_from(piece.len()).unwrap_or(WAITING_BYTES).min(WAITING_BYTES);
-        // Fails only if the semaphore is closed, which does not happen.
-        let Ok(permit) = Arc::clone(&room).acquire_many_owned(bytes).await else { break };
-        send(&parts, Part::Piece(piece, permit)).await?;
+        let length = u32::try_from(piece.len()).unwrap_or(WAITING_BYTES);
+        let length = length.clamp(MIN_WAITING_BYTES, WAITING_BYTES);
+        let room = match Arc::clone(&room).try_acquire_many_owned(length) {
+            Ok(room) => Some(room),
+            // Continuing when half of the pieces have been taken costs one change of thread for many pieces.
+            Err(_) => {
+                let half = Arc::clone(&room).acquire_many_owned(length.max(WAITING_BYTES / 2)).await;
+                half.ok().and_then(|mut half| half.split(length as usize))
+            }
+        };
+        send(&parts, Part::Piece { bytes: piece, _room: room })?;
     }
-    parts.finish();
     Ok(())
 }
 
@@ -550,8 +558,8 @@ async fn poll_once(body: &mut BodyPieces) -> Poll<Option<Result<Bytes, Status>>>
     poll_fn(|task| Poll::Ready(Pin::new(&mut *body).poll_next(task))).await
 }
 
-async fn send(parts: &Sender<Part>, part: Part) -> Result<(), Status> {
-    parts.send(part).await.map_err(|_| Status::cancelled("the call is over"))
+fn send(parts: &UnboundedSender<Part>, part: Part) -> Result<(), Status> {
+    parts.send(part).map_err(|_| Status::cancelled("the call is over"))
 }
 
 /// The body of a response, with the count of its call.
@@ -585,7 +593,7 @@ impl Stream for Response {
 
 /// The body of a response, received from the task that produces it.
 struct TaskResponse {
-    parts: Receiver<Part>,
+    parts: UnboundedReceiver<Part>,
     /// `None` after the response has ended.
     task: Option<Spawned>,
     /// The whole body, if it arrived with the headers.
@@ -597,14 +605,14 @@ impl TaskResponse {
     fn poll_part(&mut self, context: &mut std::task::Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
         let Some(task) = &mut self.task else { return Poll::Ready(None) };
         match ready!(self.parts.poll_recv(context)) {
-            Ok(Some(Part::Headers)) => Poll::Ready(Some(Ok(Bytes::new()))),
-            Ok(Some(Part::Piece(piece, _))) => Poll::Ready(Some(Ok(piece))),
-            Ok(Some(Part::Whole(piece))) => {
+            Some(Part::Headers) => Poll::Ready(Some(Ok(Bytes::new()))),
+            Some(Part::Piece { bytes, .. }) => Poll::Ready(Some(Ok(bytes))),
+            Some(Part::Whole(piece)) => {
                 (self.whole, self.task) = (piece, None);
                 Poll::Ready(Some(Ok(Bytes::new())))
             }
             // The task has dropped its sender. Its outcome contains the reason.
-            _ => {
+            None => {
                 let outcome = ready!(task.poll(context));
                 self.task = None;
                 Poll::Ready(outcome.err().map(Err))
@@ -685,7 +693,7 @@ mod tests {
         ] {
             let mut metadata = trunkline::Metadata::new();
             metadata.append_reserved(PATH, path.as_bytes()).unwrap();
-            let (_, body) = channel::<Result<Bytes, Status>>(1);
+            let (_, body) = trunkline::stream::channel::<Result<Bytes, Status>>(1);
             let request = request_of(
                 &Context::detached_with(metadata),
                 Pieces::Stream(Streaming::from_stream(body)),
