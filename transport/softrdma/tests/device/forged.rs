@@ -4,7 +4,7 @@
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::node::{BOUND, bring_up_with, post};
 use std::time::Instant;
-use trunkline_roce::wire::{Aeth, Opcode, Operation, Packet, ROCE_PORT, Reth, Service, Syndrome};
+use trunkline_roce::wire::{Aeth, NakCode, Opcode, Operation, Packet, ROCE_PORT, Reth, Service, Syndrome};
 use trunkline_softrdma::link::{Link, ReceiveBatch};
 use trunkline_verbs::{Completion, CompletionStatus, IoAddress, Psn, QpNumber, QpType, Rkey, SendOperation};
 
@@ -72,12 +72,16 @@ fn duplicates_are_acknowledged_to_peer_without_moving_route() {
 }
 
 #[test]
-fn packets_out_of_order_are_refused_to_peer() {
+fn requests_after_gap_are_refused_only_from_port_of_peer() {
     let mut setup = Setup::new();
-    let forged = setup.hands.message(setup.psn.plus(5), true);
-    setup.send(FORGER, &forged);
-    let forged = setup.hands.message(setup.psn.minus(5), true);
-    setup.send(FORGER, &forged);
+    let later = setup.hands.message(setup.psn.plus(5), true);
+    setup.send(FORGER, &later);
+    assert_eq!(setup.answers(), []);
+    setup.send(PEER, &later);
+    let refusal = Syndrome::Nak(NakCode::PSN_SEQUENCE);
+    assert_eq!(setup.answers(), [(PEER, setup.psn.get(), refusal)]);
+    let earlier = setup.hands.message(setup.psn.minus(5), true);
+    setup.send(FORGER, &earlier);
     let answers = setup.answers();
     assert!(!answers.is_empty());
     assert!(answers.iter().all(|(port, ..)| *port == PEER), "the forger saw {answers:x?}");

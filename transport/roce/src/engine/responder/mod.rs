@@ -21,7 +21,7 @@ pub use image::IMAGE_WORDS;
 pub use saved::MAX_SAVED;
 
 use super::segment::{PSN_SPAN_MAX, service_of};
-use crate::wire::{NakCode, Service};
+use crate::wire::{Bth, NakCode, Service};
 use saved::SavedAnswers;
 use trunkline_verbs::{Psn, QpAttributes, QpNumber, QpState, SrqNumber};
 
@@ -317,6 +317,12 @@ impl ResponderState {
     #[must_use]
     pub fn message_in_progress(&self) -> bool {
         self.message.kind != Message::NONE
+    }
+
+    /// Returns true if a request arrived before an earlier one.
+    #[must_use]
+    pub fn is_after_gap(&self, bth: &Bth) -> bool {
+        bth.psn.after(Psn::new(self.expected)) > 0
     }
 
     /// Returns the serial number of the next placement, or of the waiting one. It is unique among the QP's packets. A packet

@@ -210,6 +210,11 @@ impl Shard {
         let Some((qp, mark)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
             return;
         };
+        let is_request = is_request(packet.bth.opcode);
+        if is_request && qp.is_unproven_gap(&packet.bth, datagram.source) {
+            resources.counters.wrong_address += 1;
+            return;
+        }
         if let Some(pair) = qp.pair_in_use() {
             local.note_silence(pair, now);
         }
@@ -219,7 +224,6 @@ impl Shard {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)
         };
-        let is_request = is_request(packet.bth.opcode);
         let is_proof = if is_request {
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;

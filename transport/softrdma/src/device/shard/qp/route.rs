@@ -151,6 +151,12 @@ impl Route {
         }
     }
 
+    /// Returns false if a packet comes from another port than the proven port of a software device, for example from another
+    /// program at the peer's address.
+    pub(in crate::device::shard) fn is_proven(&self, from: SocketAddr) -> bool {
+        !self.is_to_soft || from.port() == self.seen
+    }
+
     /// Records that a packet through memory proved the peer to be a member of this host.
     pub(in crate::device::shard) fn heard_by_memory(&mut self) {
         self.silences = 0;

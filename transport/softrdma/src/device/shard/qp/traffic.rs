@@ -8,6 +8,7 @@ use crate::device::shard::ControlEvent;
 use crate::device::shard::link_endpoint::Outgoing;
 use crate::device::shard::local::ArrivedPayload;
 use crate::device::shard::resources::Resources;
+use std::net::SocketAddr;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
 };
@@ -60,6 +61,14 @@ impl Qp {
             self.publish(resources);
         }
         Some(handled)
+    }
+
+    /// Returns true if a request is after a gap, and comes from another port than the proven port of a software device. A
+    /// forged request must not cause a NAK, because the peer treats the NAK as a loss. A peer whose port has changed proves
+    /// the new port with the next request in sequence.
+    pub(in crate::device::shard) fn is_unproven_gap(&self, bth: &Bth, from: SocketAddr) -> bool {
+        self.responder.as_ref().is_some_and(|responder| responder.is_after_gap(bth))
+            && self.route.is_some_and(|route| !route.is_proven(from))
     }
 
     /// Returns true if, after a request, the send path has to serve the QP: to send a packet, report an
