@@ -580,7 +580,8 @@ impl NodeBuilder {
     }
 
     /// Limits, in each direction, how many large messages are announced but not yet fetched by RDMA READ. The default is
-    /// 4,096 per peer and 16,384 in total. The range is 1 to 4,294,967,295. Further messages wait.
+    /// 4,096 per peer and 16,384 in total. The range is 1 to 4,294,967,295. Further messages of this node wait. Further
+    /// messages announced by peers fail at their senders.
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.options = self.options.large_messages(limit);
         self

@@ -472,8 +472,8 @@ impl NodeOptions {
     }
 
     /// Limits the number of large messages that are announced but not yet READ, in each direction. The default is 4,096
-    /// per peer and 16,384 in total. Further messages wait at the sender, and are refused if the peer announces them
-    /// anyway.
+    /// per peer and 16,384 in total. Further messages of this node wait. Further messages announced by peers fail at
+    /// their senders.
     #[must_use]
     pub fn large_messages(mut self, limit: Limit) -> Self {
         self.budgets.large_messages = limit;
