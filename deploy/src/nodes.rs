@@ -354,6 +354,7 @@ fn json(listing: &Listing) -> String {
             "link": status.link,
             "connections": status.connections,
             "is_device_removed": status.is_away,
+            "is_draining": status.is_draining,
             "peers": status.peers.iter().zip(rates).map(peer).collect::<Vec<_>>(),
             "peers_omitted": status.omitted,
         })
@@ -376,11 +377,11 @@ fn table(listing: &Listing) -> String {
         let sessions = node.peers.iter().filter(|peer| peer.is_up).count();
         // Omitted peers may have sessions, so the count is a lower bound.
         let sessions = format!("{sessions}{}", if node.omitted > 0 { "+" } else { "" });
-        let removed = if node.is_away { "  its device is removed" } else { "" };
+        let state = state(node);
         line(
             &mut text,
             format_args!(
-                "{:<45} {:>8} {:>7} {:>4} {sessions:>8}{removed}",
+                "{:<45} {:>8} {:>7} {:>4} {sessions:>8}{state}",
                 node.address.to_string(),
                 pid(*own),
                 node.pollers,
@@ -402,6 +403,16 @@ fn table(listing: &Listing) -> String {
         line(&mut text, format_args!("more than {MAX_NODES} nodes run; the others are not listed"));
     }
     text + NOT_VISIBLE
+}
+
+/// Returns a note for a node that drains or whose device is removed.
+pub(crate) fn state(node: &NodeStatus) -> &'static str {
+    match (node.is_away, node.is_draining) {
+        (false, false) => "",
+        (true, false) => "  device removed",
+        (false, true) => "  draining",
+        (true, true) => "  device removed, draining",
+    }
 }
 
 /// Appends one line for each process that does not answer.
@@ -457,6 +468,7 @@ mod tests {
             link: "udp".into(),
             connections: "xrc".into(),
             is_away: false,
+            is_draining: false,
             at_ns,
             retransmits: 0,
             methods: Vec::new(),
@@ -514,13 +526,14 @@ mod tests {
     #[test]
     fn nodes_are_listed_with_paths_reasons_and_rates() {
         let earlier = BTreeMap::from([("a".to_owned(), node(1_000_000_000, 100))]);
-        let now = node(3_000_000_000, 700);
+        let now = NodeStatus { is_draining: true, ..node(3_000_000_000, 700) };
         let listing = list(&[found("a", 17, Some(now.to_text())), found("b", 18, None)], &earlier);
         assert_eq!(listing.nodes[0].rates, [[Some(300.0), Some(0.0)]]);
         let text = table(&listing);
         for part in [
             "127.0.0.1:4000",
             "17",
+            "  draining",
             "shop.example; encrypted; 700 sent (300/s), 5 received (0/s); shm (2 QPs), udp (2 QPs: the peer has TRUNKLINE_LINK=udp)",
             "and 3 more peers",
             "process 18 does not answer: it is stopped, too busy, ending, or of another version",
@@ -530,6 +543,7 @@ mod tests {
         }
         let json: Value = serde_json::from_str(&json(&listing)).expect("JSON");
         assert_eq!(json["nodes"][0]["peers"][0]["paths"][1]["why"], "the peer has TRUNKLINE_LINK=udp");
+        assert_eq!(json["nodes"][0]["is_draining"], true);
         assert_eq!(json["nodes"][0]["peers"][0]["name"], "shop.example");
         assert_eq!(json["nodes"][0]["peers"][0]["level"], "encrypted");
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));

@@ -1,7 +1,8 @@
 //! `trunkctl top`: shows rates and latencies of the running nodes' methods and peers, and updates them at an interval.
 
 use crate::nodes::{
-    NOT_VISIBLE, UdpPort, ask, line, peer_line, pid, ports_of_silent, rates, seconds, silent_lines, status,
+    NOT_VISIBLE, UdpPort, ask, line, peer_line, pid, ports_of_silent, rates, seconds, silent_lines, state,
+    status,
 };
 use crate::streams::{ascii, print};
 use clap::Args;
@@ -154,6 +155,8 @@ fn json(
         Some(json!({
             "address": status.address.to_string(),
             "pid": found.pid,
+            "is_device_removed": status.is_away,
+            "is_draining": status.is_draining,
             "retransmits_per_s": retransmits_per_s(&status, before),
             "methods": methods(&status, before).iter().map(method).collect::<Vec<_>>(),
             "methods_omitted": status.methods_omitted,
@@ -185,7 +188,8 @@ fn table(
         let retransmits = number(retransmits_per_s(&status, before));
         let address = status.address.to_string();
         let pid = pid(node.pid);
-        line(&mut text, format_args!("{address}  process {pid}, retransmissions/s {retransmits}"));
+        let state = state(&status);
+        line(&mut text, format_args!("{address}  process {pid}, retransmissions/s {retransmits}{state}"));
         let methods = methods(&status, before);
         if !methods.is_empty() {
             line(

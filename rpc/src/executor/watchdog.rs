@@ -13,7 +13,7 @@ use crate::executor::running_handler::{Occupation, ThreadTime};
 use crate::node::fork_lock::Lock;
 use crate::observe::counted;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use trunkline_transport::{EventKind, Held, LogLimit, MethodStatus, NodeEvents, RecordedEvent, Watch};
 use trunkline_verbs::Time;
@@ -66,6 +66,7 @@ pub(crate) struct Watchdog {
     state: Lock<(Vec<Seen>, LogLimit)>,
     /// Number of turns that exceeded the limit.
     held: AtomicU64,
+    is_draining: AtomicBool,
 }
 
 impl Watchdog {
@@ -78,6 +79,7 @@ impl Watchdog {
             limit,
             state: Lock::new((seen, LogLimit::default())),
             held: AtomicU64::new(0),
+            is_draining: AtomicBool::new(false),
         })
     }
 
@@ -132,6 +134,7 @@ impl Watchdog {
 
     /// Records that the node drains.
     pub(crate) fn drains(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
         self.events.note(EventKind::Drain);
     }
 }
@@ -162,6 +165,10 @@ impl Watch for Watchdog {
 
     fn record(&self) -> Vec<RecordedEvent> {
         self.events()
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
     }
 
     fn look(&self, now: Time) -> Time {

@@ -434,25 +434,19 @@ impl AccessPolicy {
     /// returned with the lines of these other rules.
     #[must_use]
     pub fn shadowed(&self) -> Vec<(&Rule, BTreeSet<usize>)> {
-        // Many patterns of a rule share the same list of rules up to this one, so these lists are compared instead of all
-        // pairs of patterns.
-        fn up_to<'l>(number: usize, lists: impl IntoIterator<Item = &'l [usize]>) -> Vec<usize> {
-            let lists = lists.into_iter().map(|list| &list[..list.partition_point(|other| *other <= number)]);
-            let mut numbers = lists.flatten().copied().collect::<Vec<_>>();
-            numbers.sort_unstable();
-            numbers.dedup();
-            numbers
-        }
+        // Many patterns of a rule match the same lists of rules, so each combination of lists is searched once.
         let deciding = |number, rule: &Rule| {
-            let peers = rule.peers.iter().map(|peer| up_to(number, self.lists_of_peer(peer.key())));
+            let peers = rule.peers.iter().map(|peer| self.lists_of_peer(peer.key()).collect::<Vec<_>>());
             let calls = rule.calls.iter().map(|call| {
                 let service = call.0.rfind('/').map_or("", |end| &call.0[..=end]);
-                up_to(number, self.lists_of_call(&call.0, service))
+                self.lists_of_call(&call.0, service)
             });
             let (peers, calls): (BTreeSet<_>, BTreeSet<_>) = (peers.collect(), calls.collect());
             let mut lines = BTreeSet::new();
-            for (peer, call) in peers.iter().flat_map(|peer| calls.iter().map(move |call| (peer, call))) {
-                let first = first_common(peer, call, number);
+            for (peers, calls) in peers.iter().flat_map(|peers| calls.iter().map(move |calls| (peers, calls)))
+            {
+                let pairs = peers.iter().flat_map(|peer| calls.iter().map(move |call| (peer, call)));
+                let first = pairs.fold(number, |first, (peer, call)| first_common(peer, call, first));
                 if first == number {
                     return None;
                 }

@@ -42,6 +42,9 @@ pub trait Watch: Send + Sync + fmt::Debug {
 
     /// Returns the last events of the node, sorted by time, for `trunkctl record`.
     fn record(&self) -> Vec<RecordedEvent>;
+
+    /// Returns true if the node drains, for `trunkctl nodes` and `trunkctl top`.
+    fn is_draining(&self) -> bool;
 }
 
 /// Choice of the NIC. The default is the first device that has the node's addresses, with its first RoCE v2 GID that is

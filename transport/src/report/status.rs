@@ -37,6 +37,8 @@ pub struct NodeStatus {
     pub connections: String,
     /// True while the node's device is removed.
     pub is_away: bool,
+    /// True while the node drains.
+    pub is_draining: bool,
     /// Number of packets that the device has retransmitted.
     pub retransmits: u64,
     /// Methods that the node serves and calls.
@@ -145,13 +147,14 @@ impl NodeStatus {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut text = format!(
-            "{MAGIC}\naddress\t{}\nudp port\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\nat\t{}\nretransmits\t{}\n",
+            "{MAGIC}\naddress\t{}\nudp port\t{}\npollers\t{}\nlink\t{}\nconnections\t{}\naway\t{}\ndraining\t{}\nat\t{}\nretransmits\t{}\n",
             self.address,
             self.udp_port,
             self.pollers,
             clean(&self.link),
             clean(&self.connections),
             u8::from(self.is_away),
+            u8::from(self.is_draining),
             self.at_ns,
             self.retransmits,
         );
@@ -192,6 +195,7 @@ impl NodeStatus {
             link: String::new(),
             connections: String::new(),
             is_away: false,
+            is_draining: false,
             at_ns: 0,
             retransmits: 0,
             methods: Vec::new(),
@@ -208,6 +212,7 @@ impl NodeStatus {
                 ["link", text] => status.link = clean(text),
                 ["connections", text] => status.connections = clean(text),
                 ["away", text] => status.is_away = text == "1",
+                ["draining", text] => status.is_draining = text == "1",
                 ["at", text] => status.at_ns = text.parse().ok()?,
                 ["retransmits", text] => status.retransmits = text.parse().ok()?,
                 ["methods omitted", text] => status.methods_omitted = text.parse().ok()?,
@@ -309,6 +314,7 @@ mod tests {
             link: "udp".into(),
             connections: "xrc".into(),
             is_away: true,
+            is_draining: true,
             at_ns: 17,
             retransmits: 4,
             methods: vec![method("get"), method("put")],

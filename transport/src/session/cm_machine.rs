@@ -253,6 +253,7 @@ impl CmMachine {
             link: link_of(all.iter().map(|path| path.path), facts.link),
             connections: facts.connections.to_owned(),
             is_away: facts.removed_since.is_some(),
+            is_draining: self.watch.as_ref().is_some_and(|(watch, _)| watch.is_draining()),
             at_ns: self.now().0,
             retransmits: retransmits.map_or(0, |counter| counter.value),
             methods: self.watch.as_ref().map(|(watch, _)| watch.methods()).unwrap_or_default(),
