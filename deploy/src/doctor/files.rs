@@ -328,7 +328,8 @@ mod tests {
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();
         }
-        let at = |ip: &str| HostAddress { interface: "eth0".into(), ip: ip.parse().unwrap() };
+        let at =
+            |ip: &str| HostAddress { interface: "eth0".into(), ip: ip.parse().unwrap(), has_carrier: true };
         Host { root: folder.path().to_owned(), addresses: vec![at("10.0.0.1"), at("10.0.0.2")] }
     }
 

@@ -10,7 +10,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access, geteuid};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -61,7 +61,8 @@ impl Host {
             let address = entry.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
             let ip = v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))?;
-            Some(HostAddress { interface: entry.interface_name, ip })
+            let has_carrier = entry.flags.contains(InterfaceFlags::IFF_RUNNING);
+            Some(HostAddress { interface: entry.interface_name, ip, has_carrier })
         });
         Ok(Self { root: PathBuf::from("/"), addresses: addresses.collect() })
     }
@@ -198,6 +199,15 @@ fn addresses(host: &Host) -> Vec<Finding> {
     } else {
         Finding::ok("addresses", list)
     });
+    let mut silent = BTreeMap::<_, Vec<_>>::new();
+    for at in host.addresses.iter().filter(|at| !at.has_carrier && other.contains(&at.ip)) {
+        silent.entry(&at.interface).or_default().push(at.ip.to_string());
+    }
+    findings.extend(silent.into_iter().map(|(interface, ips)| {
+        let seen = format!("{interface} has no carrier: other hosts do not reach {}", ips.join(", "));
+        let remedy = format!("connect it, or set its other end up (ip link show {interface})");
+        Finding::warning("carrier", seen, remedy)
+    }));
     findings
 }
 
@@ -572,12 +582,16 @@ mod tests {
     }
 
     #[test]
-    fn host_without_addresses_is_failure() {
+    fn host_without_addresses_or_carrier_is_reported() {
         let host = |ips: &[&str]| Host {
             root: "/".into(),
             addresses: ips
                 .iter()
-                .map(|ip| HostAddress { interface: "a".into(), ip: ip.parse().unwrap() })
+                .map(|ip| HostAddress {
+                    interface: "a".into(),
+                    ip: ip.parse().unwrap(),
+                    has_carrier: *ip != "fd00::2",
+                })
                 .collect(),
         };
         let severities =
@@ -585,5 +599,6 @@ mod tests {
         assert_eq!(severities(&[]), [Severity::Failure, Severity::Warning]);
         assert_eq!(severities(&["127.0.0.1", "fe80::1"]), [Severity::Warning]);
         assert_eq!(severities(&["::1", "fd00::1"]), [Severity::Ok]);
+        assert_eq!(severities(&["::1", "fd00::1", "fd00::2"]), [Severity::Ok, Severity::Warning]);
     }
 }

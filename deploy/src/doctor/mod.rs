@@ -102,6 +102,8 @@ struct Host {
 struct HostAddress {
     interface: String,
     ip: IpAddr,
+    /// False if the other end of the interface is down or not connected.
+    has_carrier: bool,
 }
 
 impl Host {
