@@ -32,9 +32,15 @@ impl Setup {
 
     /// Sends a packet from a port, and waits until the device has handled it.
     fn send(&mut self, port: u16, packet: &Packet<'_>) {
+        let mut bytes = Vec::new();
+        packet.emit(&mut bytes);
+        self.send_bytes(port, bytes);
+    }
+
+    fn send_bytes(&mut self, port: u16, bytes: Vec<u8>) {
         let before = self.hands.node.counter("packets_received");
         self.hands.source.set_port(port);
-        self.hands.send_packet(packet, |_| {});
+        self.hands.send_bytes(bytes, |_| {});
         let until = Instant::now() + BOUND;
         while self.hands.node.counter("packets_received") == before {
             assert!(Instant::now() < until, "the packet was never received");
@@ -76,6 +82,10 @@ fn requests_after_gap_are_refused_only_from_port_of_peer() {
     let mut setup = Setup::new();
     let later = setup.hands.message(setup.psn.plus(5), true);
     setup.send(FORGER, &later);
+    let mut with_wrong_pad = Vec::new();
+    later.emit(&mut with_wrong_pad);
+    with_wrong_pad.push(0);
+    setup.send_bytes(FORGER, with_wrong_pad);
     assert_eq!(setup.answers(), []);
     setup.send(PEER, &later);
     let refusal = Syndrome::Nak(NakCode::PSN_SEQUENCE);

@@ -206,15 +206,12 @@ impl Shard {
 
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         let Self { qps, resources, peers, link, local, .. } = self;
-        let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
+        let is_connected = |qp: &mut Qp| {
+            qp.is_connected(datagram, origin) && !qp.is_unproven_gap(&packet.bth, datagram.source)
+        };
         let Some((qp, mark)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
             return;
         };
-        let is_request = is_request(packet.bth.opcode);
-        if is_request && qp.is_unproven_gap(&packet.bth, datagram.source) {
-            resources.counters.wrong_address += 1;
-            return;
-        }
         if let Some(pair) = qp.pair_in_use() {
             local.note_silence(pair, now);
         }
@@ -224,6 +221,7 @@ impl Shard {
             let (from, to) = (datagram.source.ip(), datagram.destination.ip());
             origin.is_member || peers.is_soft((from, to)) || link.is_open(from)
         };
+        let is_request = is_request(packet.bth.opcode);
         let is_proof = if is_request {
             if qp.keep(&datagram.bytes[..datagram.bytes.len() - ICRC_LENGTH], false) {
                 return;
@@ -280,7 +278,8 @@ impl Shard {
         if (bth.pkey ^ PKEY_DEFAULT) & 0x7fff != 0 || bth.destination == QP1 || !is_request(bth.opcode) {
             return;
         }
-        let is_connected = |qp: &mut Qp| qp.is_connected(datagram, origin);
+        let is_connected =
+            |qp: &mut Qp| qp.is_connected(datagram, origin) && !qp.is_unproven_gap(&bth, datagram.source);
         let addressed = self.qps.addressed(&bth, &mut self.resources.counters, is_connected);
         if let Some((qp, mark)) = addressed
             && qp.handle_malformed(&bth)

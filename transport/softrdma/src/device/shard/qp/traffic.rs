@@ -11,6 +11,7 @@ use crate::device::shard::resources::Resources;
 use std::net::SocketAddr;
 use trunkline_roce::engine::{
     Handled, NakCode, Placement, Requester, RequesterEvent, ResponderEvent, ResponderState, Response,
+    is_request,
 };
 use trunkline_roce::wire::{Bth, Opcode, Operation, Packet};
 use trunkline_verbs::{AsyncEventKind, QpState, Time};
@@ -63,11 +64,12 @@ impl Qp {
         Some(handled)
     }
 
-    /// Returns true if a request is after a gap, and comes from another port than the proven port of a software device. A
+    /// Returns true if a packet is a request after a gap, and comes from another port than the proven port of a software device. A
     /// forged request must not cause a NAK, because the peer treats the NAK as a loss. A peer whose port has changed proves
     /// the new port with the next request in sequence.
     pub(in crate::device::shard) fn is_unproven_gap(&self, bth: &Bth, from: SocketAddr) -> bool {
-        self.responder.as_ref().is_some_and(|responder| responder.is_after_gap(bth))
+        is_request(bth.opcode)
+            && self.responder.as_ref().is_some_and(|responder| responder.is_after_gap(bth))
             && self.route.is_some_and(|route| !route.is_proven(from))
     }
 
