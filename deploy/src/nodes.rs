@@ -18,7 +18,7 @@ use trunkline_softrdma::device::{
     DeviceList, FoundNode, HostError, MAX_NODES, NodeRequest, ask_nodes, list_devices,
 };
 use trunkline_softrdma::link::{Owner, PortOwner, printable};
-use trunkline_transport::{NodeStatus, PathStatus, PeerStatus, utc};
+use trunkline_transport::{NodeStatus, PathStatus, PeerStatus, host_has, utc};
 
 /// Maximum time to wait for answers from 64 nodes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -355,6 +355,7 @@ fn json(listing: &Listing) -> String {
             "connections": status.connections,
             "is_device_removed": status.is_away,
             "is_draining": status.is_draining,
+            "is_address_missing": !host_has(status.address.ip()),
             "peers": status.peers.iter().zip(rates).map(peer).collect::<Vec<_>>(),
             "peers_omitted": status.omitted,
         })
@@ -405,14 +406,19 @@ fn table(listing: &Listing) -> String {
     text + NOT_VISIBLE
 }
 
-/// Returns a note for a node that drains or whose device is removed.
-pub(crate) fn state(node: &NodeStatus) -> &'static str {
-    match (node.is_away, node.is_draining) {
-        (false, false) => "",
-        (true, false) => "  device removed",
-        (false, true) => "  draining",
-        (true, true) => "  device removed, draining",
+/// Returns notes for a node that drains, or whose device or address is gone.
+pub(crate) fn state(node: &NodeStatus) -> String {
+    let mut notes = String::new();
+    if node.is_away {
+        notes += "  device removed";
     }
+    if node.is_draining {
+        notes += "  draining";
+    }
+    if !host_has(node.address.ip()) {
+        notes += "  its address is on no interface of this host";
+    }
+    notes
 }
 
 /// Appends one line for each process that does not answer.
@@ -547,6 +553,16 @@ mod tests {
         assert_eq!(json["nodes"][0]["peers"][0]["name"], "shop.example");
         assert_eq!(json["nodes"][0]["peers"][0]["level"], "encrypted");
         assert_eq!((&json["nodes"][0]["pid"], &json["silent_pids"][0]), (&17.into(), &18.into()));
+    }
+
+    #[test]
+    fn node_with_removed_address_is_noted() {
+        let address = "192.0.2.1:4000".parse().expect("a documentation address");
+        assert_eq!(
+            state(&NodeStatus { address, ..node(1, 0) }),
+            "  its address is on no interface of this host"
+        );
+        assert_eq!(state(&node(1, 0)), "");
     }
 
     /// A node remembers an ended client for some time.

@@ -11,6 +11,10 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber, subscriber};
 use trunkline_softrdma::link::printable;
 
+/// Cause if nothing follows the last step.
+const HELD: &str = "the session is up, and the server does not answer in it: a handler may hold the server's poller \
+                    (\"poller held\" in `trunkctl record` on its host)";
+
 /// A step of the set-up.
 #[derive(Debug)]
 struct Step {
@@ -71,7 +75,7 @@ impl SetUpLog {
     }
 
     /// Returns the last step of each server with the time since, as the cause of a time limit that passes during the first
-    /// attempt. A refusal, which repeats, has no time. Before the first request, the result has the node's last step.
+    /// attempt. Refusals, which repeat, and open sessions have no time. Before the first request, the result has the node's last step.
     pub(crate) fn awaited(&self) -> String {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: BTreeMap<_, _> =
@@ -82,6 +86,9 @@ impl SetUpLog {
         let texts = of_servers.chain(own).map(|(peer, step)| {
             if step.name == "refused" {
                 return format!("{peer}{}", step.detail);
+            }
+            if step.name == "session up" {
+                return format!("{peer}{HELD}");
             }
             format!("{peer}nothing for {:.0} ms after step \"{}\"", milliseconds(step.at, now), step.name)
         });
@@ -189,9 +196,10 @@ mod tests {
             log.note(Some(peer.to_owned()), step.to_owned(), "");
         }
         log.note(Some("c".to_owned()), "refused".to_owned(), "no room");
+        log.note(Some("d".to_owned()), "session up".to_owned(), "");
         let awaited = log.awaited();
-        let [a, b, c] = awaited.split("; ").collect::<Vec<_>>().try_into().unwrap();
-        assert_eq!(c, "c: no room");
+        let [a, b, c, d] = awaited.split("; ").collect::<Vec<_>>().try_into().unwrap();
+        assert_eq!((c, d), ("c: no room", &*format!("d: {HELD}")));
         assert!(a.starts_with("a: ") && a.ends_with("after step \"cookie received\""), "{a}");
         assert!(b.starts_with("b: ") && b.ends_with("after step \"request sent\""), "{b}");
     }

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 use trunkline_softrdma::device::{FoundNode, NodeRequest};
-use trunkline_transport::{MethodStatus, NodeStatus};
+use trunkline_transport::{MethodStatus, NodeStatus, host_has};
 
 /// Maximum number of methods and of peers per node in the table. The busiest are shown.
 const MOST_LINES: usize = 12;
@@ -157,6 +157,7 @@ fn json(
             "pid": found.pid,
             "is_device_removed": status.is_away,
             "is_draining": status.is_draining,
+            "is_address_missing": !host_has(status.address.ip()),
             "retransmits_per_s": retransmits_per_s(&status, before),
             "methods": methods(&status, before).iter().map(method).collect::<Vec<_>>(),
             "methods_omitted": status.methods_omitted,

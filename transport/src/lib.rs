@@ -60,6 +60,8 @@ pub use node::{
 pub use node::{check, footprint};
 pub use peer::{InvalidPeer, PeerHosts, PeerKey, PeerMap};
 pub use poller::{Begun, Transport};
+#[doc(hidden)]
+pub use provider::open_without_waiting;
 pub use provider::{Connections, NoNic, host_has, preview_device};
 pub use report::{
     EventCounter, EventKind, FailedCalls, Histogram, LaneReport, LimitReport, LogLimit, MethodReport,

@@ -287,7 +287,8 @@ pub enum PeerDown {
     /// The peer's address does not answer requests to connect.
     #[error(
         "the peer does not answer requests to connect at all: its host or its process is down, stopped or not reached, or a firewall \
-         drops packets to the UDP port of its device, 4791 by default; `trunkctl doctor` and `trunkctl nodes` on that host tell which"
+         drops packets to the UDP port of its device, 4791 by default; `trunkctl nodes`, `doctor` and `ping` on that host tell which: if they \
+         find the peer, the route or a firewall on the way is the cause"
     )]
     Unreachable,
     /// The peer answered one of this node's requests to connect, and further packets from it did not arrive in time.

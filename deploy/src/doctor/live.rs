@@ -437,7 +437,7 @@ fn loopback_calls(_: &Host) -> Vec<Finding> {
         addresses = [Ipv6Addr::LOCALHOST.into(); 2];
     }
     let udp_remedy = format!(
-        "a firewall of this host drops UDP port {}: let it through in the input chain, on the loopback and from clients \
+        "a firewall of this host drops UDP port {}: let it through in the input and output chains, on the loopback and from clients \
          (docs/book/src/operate/networks.md); nft list ruleset, or iptables -L, shows the rules",
         device_port()
     );
@@ -472,7 +472,7 @@ fn own_address_calls(host: &Host) -> Vec<Finding> {
     let soft_subject = "call at an own address";
     let udp_port = device_port();
     let remedy = format!(
-        "a firewall of this host drops UDP port {udp_port}: let it through in the input chain, between the host's own addresses and \
+        "a firewall of this host drops UDP port {udp_port}: let it through in the input and output chains, between the host's own addresses and \
          from clients (docs/book/src/operate/networks.md); nft list ruleset, or iptables -L, shows the rules"
     );
     let soft = match own.iter().find(|ip| PortOwner::find(SocketAddr::new(**ip, udp_port)).is_none()) {

@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use trunkline_transport::open_without_waiting;
 
 /// Maximum length of a file, in bytes. It is four times the usual length of a bundle of public roots.
 const MAX_BYTES: u64 = 1 << 20;
@@ -85,11 +86,10 @@ impl Pair {
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let unusable = |cause: &dyn Display| Failure::unusable(format!("{}: {cause}", path.display()));
     let mut bytes = Vec::new();
-    // Opening a FIFO would block.
-    if !path.metadata().map_err(|error| unusable(&error))?.is_file() {
+    let file = open_without_waiting(path).map_err(|error| unusable(&error))?;
+    if !file.metadata().map_err(|error| unusable(&error))?.is_file() {
         return Err(unusable(&"not a regular file"));
     }
-    let file = File::open(path).map_err(|error| unusable(&error))?;
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unusable(&error))?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(unusable(&format_args!(

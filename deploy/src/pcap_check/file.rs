@@ -3,11 +3,11 @@
 use super::output::Output;
 use super::progress::Progress;
 use super::{FileSummary, PacketReport};
-use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use trunkline_roce::pcap::{Datagram, PcapError, PcapReader, RoceFilter};
+use trunkline_transport::open_without_waiting;
 
 /// Number of frames between two readings of the clock.
 const FRAMES_PER_TICK: u64 = 1024;
@@ -56,12 +56,11 @@ fn open(path: &Path) -> io::Result<(Box<dyn Read>, Option<u64>)> {
     if path == Path::new("-") {
         return Ok((Box::new(io::stdin()), None));
     }
-    let found = path.metadata()?;
-    // Opening a FIFO would block.
+    let file = open_without_waiting(path)?;
+    let found = file.metadata()?;
     if found.file_type().is_fifo() {
         return Err(io::Error::other("a FIFO: pass it as standard input, with `-` as the file"));
     }
-    let file = File::open(path)?;
     let length = found.len();
     Ok((Box::new(file), Some(length)))
 }

@@ -18,8 +18,10 @@ use crate::node::options::{NodeOptions, ProviderChoice};
 use crate::{DeviceError, StartError};
 use choose::{Choice, ClientAddress, NicChoice, Wish};
 use nix::errno::Errno;
-use std::io::ErrorKind;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use survey::Nics;
@@ -203,6 +205,14 @@ fn client_address(options: &NodeOptions) -> ClientAddress {
         matches!(options.software().link, LinkChoice::Udp) && options.clock().as_virtual().is_none();
     let has_only_v6 = is_on_host && !host_has(v4) && host_has(v6);
     ClientAddress::Drawn(if has_only_v6 { v6 } else { v4 })
+}
+
+/// Opens a file for reading. Does not wait for the writer of a FIFO, or for another user's lease on the file.
+///
+/// # Errors
+/// Returns the error of opening the file.
+pub fn open_without_waiting(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
 }
 
 /// Returns false if the address is missing on this host's interfaces, or if the host lacks its family.

@@ -11,9 +11,9 @@ use std::mem;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use trunkline_transport::printable;
 #[cfg(feature = "identity")]
 use trunkline_transport::{PeerIdentity, identity::Name};
+use trunkline_transport::{open_without_waiting, printable};
 
 /// Error of reading a policy from a file.
 #[derive(Debug, thiserror::Error)]
@@ -56,11 +56,11 @@ fn read(path: &Path) -> io::Result<String> {
 
 /// Opens a regular file for reading. At most one byte more than [`MAX_BYTES`] can be read.
 pub(crate) fn open_bounded(path: &Path) -> io::Result<Take<File>> {
-    // Opening a FIFO would block.
-    if !path.metadata()?.is_file() {
+    let file = open_without_waiting(path)?;
+    if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    Ok(File::open(path)?.take(MAX_BYTES as u64 + 1))
+    Ok(file.take(MAX_BYTES as u64 + 1))
 }
 
 /// Version of a file, identified by device, inode, size, modification time and status change time.

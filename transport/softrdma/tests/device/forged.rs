@@ -78,7 +78,7 @@ fn duplicates_are_acknowledged_to_peer_without_moving_route() {
 }
 
 #[test]
-fn requests_after_gap_are_refused_only_from_port_of_peer() {
+fn requests_after_small_gap_are_refused_only_from_port_of_peer() {
     let mut setup = Setup::new();
     let later = setup.hands.message(setup.psn.plus(5), true);
     setup.send(FORGER, &later);
@@ -86,6 +86,8 @@ fn requests_after_gap_are_refused_only_from_port_of_peer() {
     later.emit(&mut with_wrong_pad);
     with_wrong_pad.push(0);
     setup.send_bytes(FORGER, with_wrong_pad);
+    let guessed = setup.hands.message(setup.psn.plus(1 << 15), true);
+    setup.send(PEER, &guessed);
     assert_eq!(setup.answers(), []);
     setup.send(PEER, &later);
     let refusal = Syndrome::Nak(NakCode::PSN_SEQUENCE);

@@ -319,10 +319,10 @@ impl ResponderState {
         self.message.kind != Message::NONE
     }
 
-    /// Returns true if a request arrived before an earlier one.
+    /// Returns the number of PSNs that are missing before a request; 0 if the request is expected or a duplicate.
     #[must_use]
-    pub fn is_after_gap(&self, bth: &Bth) -> bool {
-        bth.psn.after(Psn::new(self.expected)) > 0
+    pub fn gap_before(&self, bth: &Bth) -> u32 {
+        u32::try_from(bth.psn.after(Psn::new(self.expected))).unwrap_or(0)
     }
 
     /// Returns the serial number of the next placement, or of the waiting one. It is unique among the QP's packets. A packet

@@ -207,7 +207,7 @@ impl Shard {
     fn handle_for_qp(&mut self, packet: &Packet<'_>, datagram: &Datagram<'_>, origin: Origin, now: Time) {
         let Self { qps, resources, peers, link, local, .. } = self;
         let is_connected = |qp: &mut Qp| {
-            qp.is_connected(datagram, origin) && !qp.is_unproven_gap(&packet.bth, datagram.source)
+            qp.is_connected(datagram, origin) && !qp.is_doubtful_gap(&packet.bth, datagram.source)
         };
         let Some((qp, mark)) = qps.addressed(&packet.bth, &mut resources.counters, is_connected) else {
             return;
@@ -279,7 +279,7 @@ impl Shard {
             return;
         }
         let is_connected =
-            |qp: &mut Qp| qp.is_connected(datagram, origin) && !qp.is_unproven_gap(&bth, datagram.source);
+            |qp: &mut Qp| qp.is_connected(datagram, origin) && !qp.is_doubtful_gap(&bth, datagram.source);
         let addressed = self.qps.addressed(&bth, &mut self.resources.counters, is_connected);
         if let Some((qp, mark)) = addressed
             && qp.handle_malformed(&bth)

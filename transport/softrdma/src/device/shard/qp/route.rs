@@ -151,10 +151,15 @@ impl Route {
         }
     }
 
-    /// Returns false if a packet comes from another port than the proven port of a software device, for example from another
-    /// program at the peer's address.
-    pub(in crate::device::shard) fn is_proven(&self, from: SocketAddr) -> bool {
-        !self.is_to_soft || from.port() == self.seen
+    /// Returns true if the peer is proven to be a software device.
+    pub(in crate::device::shard) fn is_to_soft(&self) -> bool {
+        self.is_to_soft
+    }
+
+    /// Returns true if a packet comes from the peer's proven port, and not, for example, from another program at the peer's
+    /// address.
+    pub(in crate::device::shard) fn is_from_proven_port(&self, from: SocketAddr) -> bool {
+        from.port() == self.seen
     }
 
     /// Records that a packet through memory proved the peer to be a member of this host.

@@ -21,6 +21,10 @@ const PACKETS_IN_TURN: usize = 64;
 /// Number of copies of the last acknowledgement that a QP sends before it stops receiving.
 const FINAL_ACK_COPIES: usize = 3;
 
+/// Maximum number of PSNs missing before a request of a software device for which a NAK is sent. A larger gap is detected by
+/// an ACK timeout. Requests with a guessed PSN therefore rarely cause a NAK.
+const MAX_GAP: u32 = 1 << 14;
+
 impl Qp {
     /// Stores a request while a placement in another process is pending. Returns false if no placement is pending.
     pub(in crate::device::shard) fn keep(&mut self, packet: &[u8], joined: bool) -> bool {
@@ -64,13 +68,13 @@ impl Qp {
         Some(handled)
     }
 
-    /// Returns true if a packet is a request after a gap, and comes from another port than the proven port of a software device. A
-    /// forged request must not cause a NAK, because the peer treats the NAK as a loss. A peer whose port has changed proves
-    /// the new port with the next request in sequence.
-    pub(in crate::device::shard) fn is_unproven_gap(&self, bth: &Bth, from: SocketAddr) -> bool {
-        is_request(bth.opcode)
-            && self.responder.as_ref().is_some_and(|responder| responder.is_after_gap(bth))
-            && self.route.is_some_and(|route| !route.is_proven(from))
+    /// Returns true if a packet is a request after a gap that a software device would not leave: from another port than its
+    /// proven one, or after more than [`MAX_GAP`] PSNs. A forged request must not cause a NAK, because the peer treats the NAK
+    /// as a loss. A peer whose port has changed proves the new port with the next request in sequence.
+    pub(in crate::device::shard) fn is_doubtful_gap(&self, bth: &Bth, from: SocketAddr) -> bool {
+        let Some((responder, route)) = self.responder.as_ref().zip(self.route.as_ref()) else { return false };
+        let gap = if is_request(bth.opcode) { responder.gap_before(bth) } else { 0 };
+        gap > 0 && route.is_to_soft() && (gap > MAX_GAP || !route.is_from_proven_port(from))
     }
 
     /// Returns true if, after a request, the send path has to serve the QP: to send a packet, report an
