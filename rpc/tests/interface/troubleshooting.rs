@@ -166,7 +166,7 @@ fn events(mut folders: Vec<PathBuf>) -> Vec<Entry> {
             let (Some(first), Some(last)) = (names.first(), argument.last()) else { continue };
             let name = if first.len() == 1 { names.get(1).unwrap_or(first) } else { first };
             has_cause |= ["cause", "error"].contains(&name.as_str());
-            // A name with two values does not determine the text. A line in `troubleshooting.txt` then selects the value.
+            // If constants of one name have several values, a line in `troubleshooting.txt` must state the cause or the remedy.
             let constant = constants.get(&last.to_string()).filter(|values| values.len() == 1);
             let value = literal(last).or_else(|| constant.and_then(|values| values.first().cloned()));
             match name.as_str() {

@@ -1,8 +1,8 @@
 //! The kinds of connections that a node can use, XRC or RC on devices without XRC.
 //!
-//! This module chooses the kind, with the reason. Over XRC, a poller's INI reaches any poller of the peer by SRQ
+//! [`choose`] returns the kind and the reason for it. Over XRC, a poller's INI reaches any poller of the peer by SRQ
 //! number. Over RC, each poller has a basic SRQ, and a poller's connection ends at one poller of the peer. That poller
-//! forwards the frames for other pollers (`poller/crossings.rs`). The kind is invisible to callers.
+//! forwards the frames for other pollers (`poller/crossings.rs`). RPC code does not depend on the kind.
 #![forbid(unsafe_code)]
 
 use crate::StartError;

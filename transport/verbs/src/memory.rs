@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn atomics_need_aligned_words_in_host_byte_order() {
+    fn atomics_require_alignment_and_use_host_byte_order() {
         let memory = Memory::zeroed(24).unwrap();
         memory.atomic(8, |word| word.fetch_add(7, Ordering::AcqRel)).unwrap();
         assert_eq!(memory.load(8), Ok(7));

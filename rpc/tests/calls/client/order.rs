@@ -1,4 +1,4 @@
-//! The order in which calls start, which only an ordered client preserves.
+//! Ordered clients, whose calls start at the server in the order in which they were made.
 
 use crate::common::{Reporter, events, node};
 use std::future::poll_fn;

@@ -358,7 +358,7 @@ impl ResponderState {
         self.saved.stop();
     }
 
-    /// Returns the path MTU, which is valid even if the stored words are not.
+    /// Returns the path MTU in bytes, limited to the range of valid MTUs because the shared state may hold any value.
     fn mtu(&self) -> u32 {
         self.mtu.clamp(256, 4096)
     }

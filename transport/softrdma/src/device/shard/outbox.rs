@@ -29,7 +29,7 @@ pub(in crate::device) enum ControlEvent {
     Mad {
         /// Sender's address and UDP port.
         from: SocketAddr,
-        /// True if the port belongs to a member of this host's registry.
+        /// True if the sender's address and port belong to a member of this host's registry.
         is_member: bool,
         /// Local address and UDP port of the datagram.
         to: SocketAddr,

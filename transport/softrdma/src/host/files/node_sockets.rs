@@ -412,7 +412,7 @@ mod tests {
         let root = folder.join("run");
         let silent = NodeSocket::open(Some(&root), 1).unwrap();
         assert_eq!(ask_nodes(Some(&root), NodeRequest::Status, Duration::ZERO).unwrap().len(), 1);
-        // The answer of the second node has arrived before the wait for the first one ends.
+        // A second node, which answers before the wait for the first one begins.
         let speaking = nodes_folder(Some(&root)).unwrap().join("0000000000000002.sock");
         let folder = Folder::new(speaking.parent().unwrap()).unwrap();
         let listener = folder.listen_at("0000000000000002.sock").unwrap();
