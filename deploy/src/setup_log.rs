@@ -75,7 +75,8 @@ impl SetUpLog {
     }
 
     /// Returns the last step of each server with the time since, as the cause of a time limit that passes during the first
-    /// attempt. Refusals, which repeat, and open sessions have no time. Before the first request, the result has the node's last step.
+    /// attempt. Refusals, which repeat, and open sessions have no time. Before the first request, the result has the node's
+    /// last step.
     pub(crate) fn awaited(&self) -> String {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         let servers: BTreeMap<_, _> =

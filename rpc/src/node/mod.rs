@@ -1012,8 +1012,9 @@ impl Node {
     }
 
     /// Returns the latest events of the node, ordered by time. The record holds 512 calls and 512 failures per poller, 512
-    /// starts and ends of sessions, and 256 other events. One in 64 calls of each method is recorded. Recording is always on. Reading
-    /// the record takes a few microseconds per poller and does not block pollers. Returns an empty list in a forked child.
+    /// starts and ends of sessions, and 256 other events. One in 64 calls of each method is recorded. Recording is always
+    /// on. Reading the record takes a few microseconds per poller and does not block pollers. Returns an empty list in a
+    /// forked child.
     ///
     /// To print the record on a signal, call this method in the program's own signal handling:
     ///

@@ -32,7 +32,7 @@ use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, St
 /// Maximum total size of the response pieces that wait for their poller, in bytes. A larger piece waits alone. With less, the
 /// runtime and the poller would wait for each other's thread after a fraction of a scheduler time slice.
 const WAITING_BYTES: u32 = 1 << 20;
-/// Size that a waiting piece counts at least, in bytes. This limits the number of waiting pieces to 32.
+/// Minimum size that is counted for a waiting piece, in bytes. It limits the number of waiting pieces to 32.
 const MIN_WAITING_BYTES: u32 = WAITING_BYTES / 32;
 
 /// Adds a layer to routes.

@@ -340,14 +340,8 @@ fn small_window_of_far_path_grows_although_timers_are_late() {
         {
             acknowledgements.pop_front();
             congestion.replace(1, 0, now);
-            let round_trip_ns = Some(ROUND_TRIP_NS);
-            Congestion::acknowledged(
-                &mut congestion,
-                1,
-                round_trip_ns,
-                MAX_WINDOW,
-                sent.plus_ns(ROUND_TRIP_NS),
-            );
+            let at = sent.plus_ns(ROUND_TRIP_NS);
+            congestion.acknowledged(1, Some(ROUND_TRIP_NS), MAX_WINDOW, at);
         }
         while congestion.room(now) > 0 {
             congestion.replace(0, 1, now);
