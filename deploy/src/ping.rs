@@ -4,7 +4,7 @@ use crate::client::{ClientArguments, Failure};
 #[cfg(feature = "identity")]
 use crate::keys::show::Certificate;
 use crate::setup_log::SetUpLog;
-use crate::streams::finish;
+use crate::streams::{finish, warn};
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
@@ -123,6 +123,7 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
             "steps": log.json(),
             "failed_after": cause.as_ref().map(|_| last),
             "cause": cause,
+            "warnings": log.warnings(),
             "code": failure.as_ref().and_then(|failure| failure.code),
             "reason": failure.as_ref().and_then(Failure::reason_name),
             "server": server,
@@ -135,6 +136,9 @@ pub fn run(arguments: &PingArguments) -> ExitCode {
     if let Some(server) = server.filter(|_| is_printed) {
         // The last line reports a failed write.
         let _unwritten = writeln!(io::stdout(), "  level            {server}");
+    }
+    if cause.is_some() && is_printed {
+        log.warnings().into_iter().for_each(warn);
     }
     finish(&text, u8::from(cause.is_some()))
 }

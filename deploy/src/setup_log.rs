@@ -1,4 +1,4 @@
-//! Steps of a session's set-up, collected from the node's events with target `trunkline::setup`.
+//! Steps of a session's set-up, and warnings, collected from the events of the node.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -8,12 +8,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber, subscriber};
+use tracing::{Event, Level, Metadata, Subscriber, subscriber};
 use trunkline_softrdma::link::printable;
 
 /// Cause if nothing follows the last step.
 const HELD: &str = "the session is up, and the server does not answer in it: a handler may hold the server's poller \
                     (\"poller held\" in `trunkctl record` on its host)";
+
+/// Target of the events of the set-up.
+const SET_UP: &str = "trunkline::setup";
+/// Maximum number of warnings that are kept.
+const MOST_WARNINGS: usize = 8;
 
 /// A step of the set-up.
 #[derive(Debug)]
@@ -31,14 +36,16 @@ pub(crate) struct SetUpLog {
     steps: Mutex<Vec<Step>>,
     /// Leaf certificates proved by servers, DER, by address. Each is the end of a verified chain.
     certificates: Mutex<BTreeMap<String, Vec<u8>>>,
+    /// Warnings and errors that the node has logged, without repetitions, at most [`MOST_WARNINGS`].
+    warnings: Mutex<Vec<String>>,
     began: Instant,
     is_printed: bool,
 }
 
 impl SetUpLog {
     fn new(is_printed: bool) -> Self {
-        let (steps, certificates) = Default::default();
-        Self { steps, certificates, began: Instant::now(), is_printed }
+        let (steps, certificates, warnings) = Default::default();
+        Self { steps, certificates, warnings, began: Instant::now(), is_printed }
     }
 
     /// Creates a log and subscribes it to the events of this process. Prints each step when it is reached if `is_printed`
@@ -66,6 +73,23 @@ impl SetUpLog {
             let _unwritten = writeln!(io::stdout(), "  {name:<16} {ms:>9.3} ms   {peer} {detail}");
         }
         steps.push(Step { peer, name, detail, at });
+    }
+
+    fn warn(&self, fields: &StepFields) {
+        let StepFields { message, cause, remedy, .. } = fields;
+        let parts = [("", message), (": ", cause), ("; remedy: ", remedy)].into_iter();
+        let text: String =
+            parts.filter(|(_, part)| !part.is_empty()).flat_map(|(before, part)| [before, part]).collect();
+        let text = printable(&text);
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        if warnings.len() < MOST_WARNINGS && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// Returns the warnings and errors that the node has logged.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the name of the last step; "start" before the first.
@@ -126,21 +150,32 @@ struct StepFields {
     step: String,
     detail: String,
     certificate: Option<Vec<u8>>,
+    message: String,
+    cause: String,
+    remedy: String,
+}
+
+impl StepFields {
+    fn set(&mut self, field: &Field, value: String) {
+        match field.name() {
+            "peer" => self.peer = value,
+            "step" => self.step = value,
+            "detail" => self.detail = value,
+            "message" => self.message = value,
+            "cause" | "error" => self.cause = value,
+            "remedy" => self.remedy = value,
+            _ => {}
+        }
+    }
 }
 
 impl Visit for StepFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        match field.name() {
-            "peer" => self.peer = format!("{value:?}"),
-            "detail" => self.detail = format!("{value:?}"),
-            _ => {}
-        }
+        self.set(field, format!("{value:?}"));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "step" {
-            value.clone_into(&mut self.step);
-        }
+        self.set(field, value.to_owned());
     }
 
     fn record_bytes(&mut self, field: &Field, value: &[u8]) {
@@ -156,7 +191,7 @@ struct SetUpSubscriber(Arc<SetUpLog>);
 
 impl Subscriber for SetUpSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "trunkline::setup"
+        metadata.target() == SET_UP || *metadata.level() <= Level::WARN
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -170,6 +205,9 @@ impl Subscriber for SetUpSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut fields = StepFields::default();
         event.record(&mut fields);
+        if event.metadata().target() != SET_UP {
+            return self.0.warn(&fields);
+        }
         match fields.certificate {
             Some(certificate) => {
                 let mut certificates = self.0.certificates.lock().unwrap_or_else(PoisonError::into_inner);
