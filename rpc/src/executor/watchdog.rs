@@ -159,7 +159,17 @@ impl Watch for Watchdog {
     fn methods(&self) -> Vec<MethodStatus> {
         let served = counted::report(self.inboxes.iter().map(|inbox| inbox.served()));
         let called = counted::report(self.inboxes.iter().map(|inbox| inbox.called()));
-        let served = served.iter().map(|method| MethodStatus::of("server", method));
+        let handlers = self.inboxes.iter().filter_map(|inbox| match inbox.running().occupation() {
+            Occupation::Handler(method) => Some((method.service.name, method.name)),
+            Occupation::Task | Occupation::Nothing => None,
+        });
+        let handlers: Vec<_> = handlers.collect();
+        let served = served.iter().map(|method| {
+            // A call counts as begun only after its first turn, so a handler that holds its poller is not yet included.
+            let holding = handlers.iter().filter(|name| **name == (method.service, method.method)).count();
+            let status = MethodStatus::of("server", method);
+            MethodStatus { running: status.running.max(holding as u64), ..status }
+        });
         served.chain(called.iter().map(|method| MethodStatus::of("client", method))).collect()
     }
 
@@ -243,6 +253,8 @@ mod tests {
         busy.handler(0);
         assert_eq!(watchdog.look(at(1000)), at(1025), "it looks four times within the limit");
         assert_eq!(busy.occupation().to_string(), "a handler of test.Kv.get");
+        let _counters = inboxes[1].served().add(&GET);
+        assert_eq!(watchdog.methods()[0].running, 1, "its first turn has not ended");
         let held = |ms: u64| {
             watchdog.look(at(ms));
             watchdog.held()
