@@ -90,14 +90,24 @@ rows() {
             "no route to fd97:2::1: a router, or this host" "$none"
         ip -n "$host" route del unreachable fd97:2::1
         ip -n "$host" route add prohibit 10.97.2.1
-        row "prohibited, at the $host" "prohibit route on the $host" "$step" "a firewall refuses packets to UDP port 4791 of 10.97.2.1: have it" "$none"
+        row "prohibited, at the $host" "prohibit route on the $host" "$step" "a firewall, on this host or on the path, refuses packets to UDP port 4791 of 10.97.2.1: have it" "$none"
         ip -n "$host" route del prohibit 10.97.2.1
         ip -n "$host" route add prohibit fd97:2::1
         to='[fd97:2::1]:7000' row "prohibited, at the $host, IPv6" "prohibit route on the $host" "$step" \
-            "a firewall refuses packets to UDP port 4791 of fd97:2::1: have it" "$none"
+            "a firewall, on this host or on the path, refuses packets to UDP port 4791 of fd97:2::1: have it" "$none"
         ip -n "$host" route del prohibit fd97:2::1
         step="request sent"
     done
+
+    # The kernel reports a datagram that an output rule drops as EPERM, and does not send an ICMP message.
+    if need causes-prohibited-by-own-rule nft nftables >/dev/null &&
+        on caller nft -f - <<<"table inet filter { chain output { type filter hook output priority 0; udp dport 4791 drop; }; }" 2>"$TMPDIR/nft.log"; then
+        row "prohibited, by a rule of the caller" "output rule on the caller's host drops packets to UDP port 4791" "request sent" \
+            "a firewall, on this host or on the path, refuses packets to UDP port 4791 of 10.97.2.1: have it" "$none"
+        on caller nft flush ruleset
+    else
+        skip causes-prohibited-by-own-rule "no rules can be made here: $(tail -n 1 "$TMPDIR/nft.log" 2>/dev/null)"
+    fi
 
     ip -n router route add blackhole 10.97.2.1
     row "no answer" "the router drops packets to the server" "request sent" "does not answer requests to connect at all: .*(firewall|4791)" "$none"
@@ -165,7 +175,7 @@ rows() {
     stop
 
     serve --drains
-    row "drains" "the server is in its grace period" "session up" "draining|shutting down" ready
+    row "drains" "the server is in its grace period" "session up" "draining" ready
     stop
     serve --depth 16
     for host in $(seq 0 8); do

@@ -1,6 +1,6 @@
 //! `trunkctl policy check`: parses a policy, lists its rules, and evaluates it for a call.
 
-use crate::streams::{ascii, print, warn};
+use crate::streams::{ascii, fail, print, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -74,10 +74,7 @@ fn call(text: &str) -> Result<String, String> {
 pub fn run(arguments: &CheckArguments) -> ExitCode {
     let policy = match AccessPolicy::read(&arguments.file) {
         Ok(policy) => policy,
-        Err(error) => {
-            warn(error);
-            return ExitCode::from(2);
-        }
+        Err(error) => return fail(error, arguments.json, 2),
     };
     let peers = arguments.peers.iter().filter_map(PeerPattern::as_peer);
     let decision = arguments.call.as_ref().map(|call| policy.decide(peers, call));

@@ -31,6 +31,17 @@ pub(crate) fn finish(text: &str, status: u8) -> ExitCode {
     status.max(print(text).err().unwrap_or_default()).into()
 }
 
+/// Writes a failure to standard error, and with `is_json` also as JSON to standard output. Returns `status`.
+pub(crate) fn fail(text: impl Display, is_json: bool, status: u8) -> ExitCode {
+    let text = text.to_string();
+    warn(&text);
+    if is_json {
+        // Programs that read the output get the exit status in each case.
+        let _printed = print(&ascii(&format!("{:#}", serde_json::json!({ "error": text }))));
+    }
+    status.into()
+}
+
 /// Escapes non-ASCII characters in JSON. Strings may come from peers, and terminals interpret some characters.
 pub(crate) fn ascii(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());

@@ -303,6 +303,24 @@ mod tests {
     }
 
     #[test]
+    fn files_that_cannot_be_read_are_reported_in_json() {
+        for (arguments, place) in [
+            (&["policy", "check", "--json", "absent"][..], "/error"),
+            #[cfg(feature = "identity")]
+            (&["keys", "issue", "--json", "absent", "a.example"], "/error"),
+            #[cfg(feature = "identity")]
+            (&["keys", "show", "--json", "absent"], "/errors/0"),
+        ] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trunkctl"));
+            let output = command.args(arguments).output().expect("the program starts");
+            let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            let text = json.pointer(place).and_then(serde_json::Value::as_str).unwrap_or_default();
+            assert!(text.contains("absent"), "{arguments:?}: {json}");
+            assert!(!output.status.success());
+        }
+    }
+
+    #[test]
     fn texts_of_files_are_escaped() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let name = "a\u{1b}[31m\n\u{202e}.pcap";

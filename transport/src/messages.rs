@@ -307,10 +307,16 @@ pub enum PeerDown {
     )]
     PortUnreachable(SocketAddr),
     /// A router, or this host, reports that it cannot reach the peer's address.
-    #[error("no route to {0}: a router, or this host, reports that it does not reach the address")]
+    #[error(
+        "no route to {0}: a router, or this host, reports that it does not reach the address; check the address and the routes"
+    )]
     HostUnreachable(IpAddr),
-    /// A firewall reports that it blocks packets to this address and UDP port of the peer's device.
-    #[error("a firewall refuses packets to UDP port {} of {}: have it accept the port", .0.port(), .0.ip())]
+    /// A firewall, of this host or on the path, refuses packets to this address and UDP port of the peer's device.
+    #[error(
+        "a firewall, on this host or on the path, refuses packets to UDP port {} of {}: have it accept the port",
+        .0.port(),
+        .0.ip()
+    )]
     Prohibited(SocketAddr),
     /// The peer accepted all connections from this node, but its connections to this node did not arrive in time.
     #[error(

@@ -7,7 +7,7 @@
 mod files;
 pub(crate) mod show;
 
-use crate::streams::warn;
+use crate::streams::{fail, warn};
 use clap::{Args, Subcommand};
 use files::Pair;
 use rcgen::string::Ia5String;
@@ -146,10 +146,7 @@ pub fn run(command: &KeysCommand) -> ExitCode {
     };
     match written {
         Ok(certificate) => show::print(&[certificate], json),
-        Err(Failure { status, text }) => {
-            warn(text);
-            status.into()
-        }
+        Err(Failure { status, text }) => fail(text, json, status),
     }
 }
 

@@ -21,6 +21,8 @@ const MAX_VERIFICATIONS: usize = 4096;
 #[derive(Debug, Serialize)]
 struct Shown {
     files: Vec<ShownFile>,
+    /// Texts of the files that cannot be shown.
+    errors: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -74,7 +76,7 @@ struct KeyFile {
 
 /// Prints the contents and the faults of the files. Returns the exit status.
 pub(super) fn print(paths: &[PathBuf], json: bool) -> ExitCode {
-    let (mut shown, mut status) = (Shown { files: Vec::new() }, 0);
+    let (mut shown, mut status) = (Shown { files: Vec::new(), errors: Vec::new() }, 0);
     for path in paths {
         match describe(path) {
             Ok(file) => {
@@ -84,7 +86,8 @@ pub(super) fn print(paths: &[PathBuf], json: bool) -> ExitCode {
                 shown.files.push(file);
             }
             Err(failure) => {
-                warn(failure.text);
+                warn(&failure.text);
+                shown.errors.push(failure.text);
                 status = status.max(failure.status);
             }
         }

@@ -147,7 +147,7 @@ pub(super) fn missed(pending: &PendingCall, cause: PeerDown) -> Status {
 /// Returns the status of a call sent to a server after its DRAINED frame.
 #[cold]
 pub(super) fn drained() -> Status {
-    let text = "the server is shutting down: it takes no new calls";
+    let text = "the server is draining: it takes no new calls";
     Status::not_run(Code::Unavailable, text).because(Reason::Draining)
 }
 
@@ -163,9 +163,9 @@ pub(super) fn other_name(why: &str) -> Status {
 }
 
 /// Returns the status of a call whose deadline passed before its server had another session. `why` is `None` if the server
-/// is shutting down.
+/// is draining.
 pub(super) fn no_session(server: PeerKey, why: Option<String>) -> Status {
-    let text = why.unwrap_or_else(|| format!("no connection yet: {server} is shutting down"));
+    let text = why.unwrap_or_else(|| format!("no connection yet: {server} is draining"));
     Status::not_run(Code::DeadlineExceeded, text).because(Reason::Expired)
 }
 

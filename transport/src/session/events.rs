@@ -219,7 +219,10 @@ mod tests {
             (UnreachableCause::NoAnswer, "does not answer requests to connect at all"),
             (UnreachableCause::Port, "nothing listens on UDP port 4792 of 10.0.0.7"),
             (UnreachableCause::Host, "no route to 10.0.0.7"),
-            (UnreachableCause::Prohibited, "a firewall refuses packets to UDP port 4792 of 10.0.0.7"),
+            (
+                UnreachableCause::Prohibited,
+                "a firewall, on this host or on the path, refuses packets to UDP port 4792 of 10.0.0.7",
+            ),
         ] {
             assert!(unreachable(cause).contains(words), "{cause:?}");
         }

@@ -58,7 +58,7 @@ impl Failure {
             let separator = if text.is_empty() { "" } else { "; " };
             let _written = match why {
                 Unreached::Down(cause) => write!(text, "{separator}{address}: {cause}"),
-                Unreached::Draining => write!(text, "{separator}{address}: the server is shutting down"),
+                Unreached::Draining => write!(text, "{separator}{address}: the server is draining"),
                 Unreached::OtherName(why) => write!(text, "{separator}{address}: {why}"),
                 Unreached::NoOutcome => write!(text, "{separator}{address}: no session in time"),
             };

@@ -114,7 +114,7 @@ fn waiting_calls_outlive_drain_of_server() {
     let short = CallOptions::new().connect(Connect::Wait).timeout(Duration::from_millis(100));
     let expired = until("a call has waited", || {
         let status = block_on(client.with(&short).number()).unwrap_err();
-        status.message().contains("is shutting down").then_some(status)
+        status.message().contains("is draining").then_some(status)
     });
     assert_eq!((expired.code(), expired.may_have_run()), (Code::DeadlineExceeded, false), "{expired}");
     assert_eq!(draining.refused(), refused);

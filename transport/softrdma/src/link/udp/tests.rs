@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 use trunkline_roce::wire::{IpUdp, icrc};
+use trunkline_verbs::UnreachableCause;
 
 /// Returns an address in 127.0.0.0/8 that no other test uses, in this process or another.
 pub(super) fn own_address() -> IpAddr {
@@ -189,6 +190,7 @@ struct PickyState {
     sent: Vec<Vec<u8>>,
     does_not_segment: bool,
     has_full_queue: bool,
+    is_forbidden: bool,
     /// Number of further sends that fail with the error of a report.
     reports: usize,
     sends_segments: bool,
@@ -231,6 +233,7 @@ impl DatagramSocket for PickySocket {
         let mut state = self.1.lock().unwrap();
         let error = match (message.count, message.bytes.len()) {
             _ if state.has_full_queue => libc::ENOBUFS,
+            _ if state.is_forbidden => libc::EPERM,
             _ if state.reports > 0 => libc::EOPNOTSUPP,
             (2.., _) if !state.sends_segments => libc::EINVAL,
             (1, 1400..) => libc::EMSGSIZE,
@@ -290,6 +293,26 @@ fn segments_refused_by_kernel_are_sent_one_by_one() {
     let expected = [0, 1, 2, 3, 4, 0, 1].map(|number| (Some(0), number));
     assert_eq!(identifications(&sent), expected);
     assert_eq!((counter(&link, "segmentation_refused"), counter(&link, "drop_send_refused")), (1, 0));
+}
+
+#[test]
+fn datagram_forbidden_by_own_firewall_is_reported_as_prohibited() {
+    let sockets = PickySockets::default();
+    sockets.0.lock().unwrap().is_forbidden = true;
+    let address = own_address();
+    let mut link = UdpLink::over(Box::new(sockets));
+    link.open(address).unwrap();
+    let source = SocketAddr::new(address, ROCE_PORT);
+    let mut batch = SendBatch::new();
+    for _ in 0..100 {
+        push_segments(&mut batch, source, source, &[100]);
+    }
+    link.send(&mut batch, Time(0));
+    assert_eq!(counter(&link, "drop_send_refused"), 100);
+    let reports: Vec<_> = std::iter::from_fn(|| link.next_icmp_error()).collect();
+    let first = reports[0];
+    assert_eq!((first.destination, first.cause), (source, UnreachableCause::Prohibited));
+    assert_eq!(reports.len(), 64, "their number is bounded");
 }
 
 #[test]
@@ -437,7 +460,7 @@ fn icmp_errors_of_one_peer_do_not_affect_another_peer() {
     assert_eq!(counter(&sender, "drop_send_refused"), 0);
     let report = sender.next_icmp_error().expect("a report");
     assert_eq!((report.source, report.destination), (source, dead));
-    assert_eq!(report.cause, trunkline_verbs::UnreachableCause::Port);
+    assert_eq!(report.cause, UnreachableCause::Port);
     // After the reports are read, a sleeping watcher is not kept awake.
     trunkline_testkit::wait_until("the queue of errors is empty", Duration::from_secs(60), || {
         while sender.next_icmp_error().is_some() {}

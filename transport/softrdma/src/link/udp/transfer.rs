@@ -9,7 +9,8 @@ use crate::host::{MemberPorts, Source};
 use crate::link::relay::Relay;
 use crate::link::{Datagram, DatagramSocket, IcmpError, Judge, Origin, ReceiveBatch, SendBatch};
 use std::io::ErrorKind;
-use trunkline_verbs::{Counter, Time};
+use trunkline_roce::wire::QuotedPacket;
+use trunkline_verbs::{Counter, Time, UnreachableCause};
 
 /// Maximum number of stored reports on undelivered datagrams.
 const MAX_ICMP_ERRORS: usize = 64;
@@ -61,6 +62,15 @@ impl Losses {
         self.icmp_errors += read as u64;
         self.reports.truncate(MAX_ICMP_ERRORS);
         read > 0
+    }
+
+    /// Reports that a firewall of this host forbids the first datagram of the batch, as a report of the network would.
+    fn report_prohibited(&mut self, batch: &SendBatch) {
+        let Some(Datagram { source, destination, bytes, .. }) = batch.at(0) else { return };
+        if self.reports.len() < MAX_ICMP_ERRORS {
+            let (packet, cause) = (QuotedPacket::parse(bytes), UnreachableCause::Prohibited);
+            self.reports.push(IcmpError { source, destination, packet, cause });
+        }
     }
 
     pub(super) fn next_icmp_error(&mut self) -> Option<IcmpError> {
@@ -163,9 +173,12 @@ pub(super) fn send(
                         batch.remove_first(1);
                         (left, repeats) = (left - 1, 0);
                     }
-                    _ => {
+                    code => {
                         was_split = false;
                         losses.refused += 1;
+                        if code == Some(libc::EPERM) {
+                            losses.report_prohibited(batch);
+                        }
                         tracing::debug!(%error, address = %source, "datagram refused by the system");
                         batch.remove_first(1);
                         (left, repeats) = (left - 1, 0);
