@@ -95,7 +95,7 @@ impl Watchdog {
             held_ms = held.as_millis(),
             remedy = remedy(occupation),
             suppressed,
-            "poller occupied for longer than hold_limit, its other calls wait"
+            "poller occupied for longer than hold_limit; its other calls wait"
         );
         if tracing::enabled!(tracing::Level::DEBUG) {
             let events = self.events_of(poller);

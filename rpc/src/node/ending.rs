@@ -230,7 +230,7 @@ impl NodeInner {
             poller = poller.0,
             occupied_by = %inbox.running().occupation(),
             remedy = "have the handler or task return: until then its thread keeps QPs, memory and the device",
-            "poller not ended after the grace period, its thread is abandoned"
+            "poller not ended after the grace period; its thread is abandoned"
         );
         inbox.close();
         self.lifecycle.poller_cut();

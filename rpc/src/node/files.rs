@@ -242,7 +242,7 @@ impl CredentialFiles {
             }
             Err(error) => {
                 if is_new {
-                    tracing::warn!(%error, "identity files not reloaded, earlier ones stay in use");
+                    tracing::warn!(%error, "identity files not reloaded; earlier ones stay in use");
                 }
                 None
             }
@@ -303,7 +303,7 @@ impl Watcher {
         let Some(node) = self.node.upgrade() else { return };
         let hours_left = credentials.expires_in().as_secs() / 3600;
         node.set_credentials(Arc::new(credentials));
-        tracing::info!(changed, hours_left, "identity files reloaded, new sessions use them");
+        tracing::info!(changed, hours_left, "identity files reloaded; new sessions use them");
     }
 }
 

@@ -200,7 +200,7 @@ impl WatchSet {
                 Ok(()) => self.watched.push(fd),
                 Err(error) => {
                     if !was_incomplete && !self.is_incomplete {
-                        tracing::error!(%error, "device descriptor not added to epoll, its packets wait up to 1 ms");
+                        tracing::error!(%error, "device descriptor not added to epoll; its packets wait up to 1 ms");
                     }
                     self.is_incomplete = true;
                 }

@@ -133,7 +133,7 @@ pub(crate) fn dropped(what: &'static str, result: Result<(), VerbsError>) {
     match result {
         Ok(()) | Err(VerbsError::Gone) => {}
         Err(error) => {
-            tracing::warn!(object = what, %error, "RDMA object not destroyed, it stays until the process exits")
+            tracing::warn!(object = what, %error, "RDMA object not destroyed; it stays until the process exits")
         }
     }
 }

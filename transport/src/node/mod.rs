@@ -315,7 +315,7 @@ impl Node {
                 }
                 Err(NotJoined::Abandoned) => match poller {
                     Some(poller) => abandoned.push(poller),
-                    None => tracing::error!("CM thread not ended after the grace period, it is abandoned"),
+                    None => tracing::error!("CM thread not ended after the grace period; it is abandoned"),
                 },
             }
         }
@@ -406,7 +406,7 @@ impl Drop for Node {
             tracing::error!(
                 poller = poller.0,
                 cause = "its driver does not return",
-                "poller of a dropped node not ended, its thread is abandoned"
+                "poller of a dropped node not ended; its thread is abandoned"
             );
         }
     }

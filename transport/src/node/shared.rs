@@ -245,7 +245,7 @@ impl OwnIdentity {
             Some(_) if left.is_zero() => {
                 tracing::warn!(
                     remedy = "renew the certificate",
-                    "certificate of this node has expired, peers refuse new sessions"
+                    "certificate of this node has expired; peers refuse new sessions"
                 );
             }
             Some(percent_left) => {

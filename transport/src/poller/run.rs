@@ -385,7 +385,7 @@ impl Drop for Transport {
     fn drop(&mut self) {
         let shared = &self.res.shared;
         if std::thread::panicking() {
-            tracing::error!("poller panicked, its node ends");
+            tracing::error!("poller panicked; its node ends");
             shared.cm.command(CmCommand::Shutdown);
             let deadline = shared.runtime.clock().now();
             for poller in &shared.pollers {

@@ -378,7 +378,7 @@ impl CmMachine {
                 reported,
                 pollers,
                 cause = "a handler, a task or another value of the program keeps a poller",
-                "pollers not idle after the grace period, sessions are closed"
+                "pollers not idle after the grace period; sessions are closed"
             );
             self.close();
         }
@@ -448,7 +448,7 @@ impl CmMachine {
         if self.closed || !self.presence.is_present() || mutant!(removal_is_ignored) {
             return;
         }
-        tracing::warn!(device = self.endpoints.device_name(), "RDMA device removed, sessions end");
+        tracing::warn!(device = self.endpoints.device_name(), "RDMA device removed; sessions end");
         self.shared.events.note(EventKind::DeviceRemoved);
         self.shared.device.lost(self.now());
         self.presence.removed();
@@ -801,7 +801,7 @@ impl trunkline_machine::Machine for CmMachine {
 
     fn sleep(&mut self, until: Option<Time>) {
         if let Err(error) = self.sleeper.sleep(until) {
-            tracing::error!(%error, "CM thread could not wait for events, the node ends");
+            tracing::error!(%error, "CM thread could not wait for events; the node ends");
             self.stage = Stage::Broken;
         }
     }

@@ -317,7 +317,7 @@ impl CmMachine {
         if !is_reported {
             self.shared.events.down(EventKind::SessionNotMade, key, cause);
             if let Some(suppressed) = self.log.line(now) {
-                tracing::warn!(peer = %key, %cause, suppressed, "session not established, its handshake failed");
+                tracing::warn!(peer = %key, %cause, suppressed, "session not established; its handshake failed");
             }
         }
         self.drive(key, |machine, actions| machine.fail(now, number, cause, is_transient, actions));

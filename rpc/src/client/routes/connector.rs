@@ -331,7 +331,7 @@ impl Connector {
                         server = %sought.route.target,
                         error = error.join(": "),
                         suppressed,
-                        "server name not resolved again, earlier addresses stay in use"
+                        "server name not resolved again; earlier addresses stay in use"
                     );
                 }
                 Vec::new()

@@ -115,7 +115,7 @@ impl PoolThreads {
                         worker = index,
                         occupied_by = %runs,
                         remedy = "have the handler return: until then its thread keeps what it uses",
-                        "worker not ended after the grace period, its thread is abandoned"
+                        "worker not ended after the grace period; its thread is abandoned"
                     );
                 }
             }

@@ -265,7 +265,7 @@ impl Dispatch {
                 %status,
                 counter = "one_way_requests_failed",
                 suppressed,
-                "one-way call failed, its caller is not notified"
+                "one-way call failed; its caller is not notified"
             );
         }
     }

@@ -117,7 +117,7 @@ impl PolicyFile {
         *seen = stamp;
         match AccessPolicy::read(path) {
             Ok(read) => {
-                tracing::info!(path = %path.display(), rules = read.rules().len(), "policy file reloaded, new calls use it");
+                tracing::info!(path = %path.display(), rules = read.rules().len(), "policy file reloaded; new calls use it");
                 // The earlier policy is freed after the lock is released, so that pollers do not wait for it.
                 let earlier =
                     mem::replace(&mut *policy.write().unwrap_or_else(PoisonError::into_inner), read);
@@ -125,7 +125,7 @@ impl PolicyFile {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "policy file not reloaded, earlier policy stays in force");
+                tracing::warn!(%error, "policy file not reloaded; earlier policy stays in force");
                 false
             }
         }

@@ -175,7 +175,7 @@ impl CmId for Id {
             if !entry.has_ack_timeout
                 && let Err(error) = set(entry, CmOption::AckTimeout(parameters.ack_timeout))
             {
-                tracing::debug!(%error, "ACK timeout not set, the kernel's default stays");
+                tracing::debug!(%error, "ACK timeout not set; the kernel's default stays");
             }
             let mut conn = parameters_for_c(parameters, entry)?;
             // SAFETY: the lock is held, so the id is not destroyed; the parameters and their private data

@@ -102,7 +102,7 @@ impl Recorder {
                 if !self.has_ended.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         %error,
-                        "capture file could not be written, no more datagrams are recorded"
+                        "capture file could not be written; no more datagrams are recorded"
                     );
                 }
             }
