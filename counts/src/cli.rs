@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// Allocations, system calls and datagrams are counted in the same turns. Each number is per call: for the in-process link, for
 /// UDP sockets on the loopback interface and for shared memory, with 1 and with 32 calls in flight, made by tasks on the
 /// client's poller. For the in-process link, it also counts handlers that await once, callers outside pollers that share a
-/// channel, two pollers per side, encrypted sessions, and the items of one stream in each direction. A run takes about two
+/// channel, two pollers per side, encrypted sessions, and the items of one stream in each direction. A run takes several
 /// minutes. docs/book/src/reference/performance.md explains which costs are counted.
 ///
 /// Examples:
