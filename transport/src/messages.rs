@@ -477,8 +477,10 @@ pub enum PeerDown {
     /// This node is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,
-    /// The local device failed.
-    #[error("the local device failed")]
+    /// The local device refused an operation or reported a local error.
+    #[error(
+        "the local RDMA device failed: look at this node's log and the kernel's; restart the program if later calls fail too"
+    )]
     DeviceFailed,
     /// The local device was removed. The node continues when it is back.
     #[error("the local RDMA device was removed")]
