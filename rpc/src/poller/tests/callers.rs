@@ -540,20 +540,27 @@ fn readers_grant_consumed_window() {
 }
 
 #[test]
-fn handlers_of_lost_peer_do_not_all_end_in_one_turn() {
-    let mut caller = Caller::new();
-    (0..200).for_each(|call| caller.request(request(HANG, call), &[]));
-    assert!(caller.frames().is_empty());
-    let running = |caller: &Caller| caller.world.ledger(&caller.node).driver.handlers;
-    assert_eq!(running(&caller), 200);
-    caller.peer.end();
-    let (mut left, end) = (200, caller.world.now() + Duration::from_secs(2));
-    while left > 0 {
-        caller.world.step(end);
-        let now = running(&caller);
-        assert!(left - now <= 64, "{left} to {now}");
-        left = now;
-        assert!(caller.world.now() < end, "{left} run on");
+fn handlers_of_lost_peer_or_expired_calls_do_not_all_end_in_one_turn() {
+    for time_left in [None, Some(Duration::from_secs(1))] {
+        let mut caller = Caller::new();
+        for call in 0..200 {
+            let request = frame(&Header::Request(request(HANG, call)), &[], &[]);
+            caller.post(0, &Frame { time_left, ..request });
+        }
+        assert!(caller.frames().is_empty());
+        let running = |caller: &Caller| caller.world.ledger(&caller.node).driver.handlers;
+        assert_eq!(running(&caller), 200);
+        if time_left.is_none() {
+            caller.peer.end();
+        }
+        let (mut left, end) = (200, caller.world.now() + Duration::from_secs(2));
+        while left > 0 {
+            caller.world.step(end);
+            let now = running(&caller);
+            assert!(left - now <= 64, "{left} to {now}");
+            left = now;
+            assert!(caller.world.now() < end, "{left} run on");
+        }
+        assert_eq!(caller.charged(), (0, 0));
     }
-    assert_eq!(caller.charged(), (0, 0));
 }

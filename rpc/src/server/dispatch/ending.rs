@@ -18,7 +18,8 @@ use trunkline_machine::rings::panics::catch;
 use trunkline_transport::{Leaves, Origin, PeerKey, Transport};
 use trunkline_verbs::Time;
 
-/// Maximum number of handlers for lost peers that one turn drops, so that calls from other peers are not delayed.
+/// Maximum numbers of handlers that one turn drops for lost peers, and after their deadlines. A higher number would delay the
+/// calls of other peers.
 const TURN: usize = 64;
 
 impl Dispatch {
@@ -33,10 +34,11 @@ impl Dispatch {
         }
     }
 
-    /// Drops handlers whose deadline has passed. Returns true if it dropped any.
+    /// Drops handlers whose deadline has passed, at most [`TURN`]. Returns true if it dropped any.
     pub(crate) fn expire(&mut self, transport: &mut Transport) -> bool {
         let mut any = false;
-        while let Some(task) = self.deadlines.due(transport.now()) {
+        for _ in 0..TURN {
+            let Some(task) = self.deadlines.due(transport.now()) else { break };
             any = true;
             let caller = self.running.get_mut(&task).map(|running| {
                 running.timer = None;
