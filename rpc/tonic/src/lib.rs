@@ -29,6 +29,7 @@ mod headers;
 mod limits;
 mod messages;
 mod paths;
+mod peer_share;
 mod server;
 mod spawner;
 mod timeout;

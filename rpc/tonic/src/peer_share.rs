@@ -3,7 +3,7 @@
 //! A peer may hold as much as is still free. One peer therefore holds at most half of the total, and N peers leave a part of
 //! 1/(N + 1) to further ones.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -24,7 +24,7 @@ struct Total {
 
 #[derive(Default)]
 struct Peers {
-    shares: HashMap<Option<IpAddr>, Weak<Share>>,
+    shares: BTreeMap<Option<IpAddr>, Weak<Share>>,
     /// Number of entries at which entries without a share are removed next.
     limit: usize,
 }

@@ -5,6 +5,7 @@ use crate::exchange::{Exchange, ExchangeServer, MAX_PIECE, next_piece};
 use crate::limits::{Limits, Permits};
 use crate::messages::Messages;
 use crate::paths::{CountedCall, Paths, PollerPaths, ResponseStatus};
+use crate::peer_share::{Share, Shares, Taken};
 use crate::spawner::{Spawned, Spawner};
 use crate::{grpc_status, headers, timeout};
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use http_body::{Body, Frame};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -29,8 +31,8 @@ use trunkline::stream::Watch;
 use trunkline::stub::{PeerMemory, most_in_reply};
 use trunkline::{Code, Context, ServerCall, ServerInterceptor, Status, Stream, Streaming};
 
-/// Maximum total size of the response pieces that wait for their poller, in bytes. A larger piece waits alone. With less, the
-/// runtime and the poller would wait for each other's thread after a fraction of a scheduler time slice.
+/// Maximum total size of the response pieces of one exchange that wait for their poller, in bytes. A larger piece waits alone.
+/// With less, the runtime and the poller would wait for each other's thread after a fraction of a scheduler time slice.
 const WAITING_BYTES: u32 = 1 << 20;
 /// Minimum size that is counted for a waiting piece, in bytes. It limits the number of waiting pieces to 32.
 const MIN_WAITING_BYTES: u32 = WAITING_BYTES / 32;
@@ -303,12 +305,15 @@ impl Handler {
             return Ok(ResponsePieces::Here { body: exchange.await?, _permits: permits });
         };
         let (sender, parts) = unbounded_channel();
+        let peer = cx.peer().map(|peer| peer.address());
+        let waiting = Arc::clone(spawner.waiting());
+        let room = move || Room::new(peer.map(|peer| peer.ip()), waiting);
         let task = async move {
             // The task holds the permits, because it may outlive the call.
             let _permits = permits;
-            forward(exchange, sender).await
+            forward(exchange, sender, room).await
         };
-        let task = spawner.spawn(cx.peer().map(|peer| peer.address()), cx.scope(task))?;
+        let task = spawner.spawn(peer, cx.scope(task))?;
         let mut response = TaskResponse { parts, task: Some(task), whole: Bytes::new() };
         // The task sends the first part after it has set the headers.
         poll_fn(|task| Pin::new(&mut response).poll_part(task)).await.transpose()?;
@@ -501,8 +506,7 @@ enum Part {
     Headers,
     Piece {
         bytes: Bytes,
-        /// Covers the size of the piece until the poller has taken it.
-        _room: Option<OwnedSemaphorePermit>,
+        _room: Option<Reserved>,
     },
     /// The headers are set, and this is the whole body, which is empty if there is none.
     Whole(Bytes),
@@ -513,6 +517,7 @@ enum Part {
 async fn forward(
     exchange: impl Future<Output = Result<BodyPieces, Status>>,
     parts: UnboundedSender<Part>,
+    room: impl FnOnce() -> Room,
 ) -> Result<(), Status> {
     let mut body = exchange.await?;
     let mut ready = [poll_once(&mut body).await, Poll::Pending];
@@ -527,9 +532,8 @@ async fn forward(
     if let Some(whole) = whole {
         return send(&parts, Part::Whole(whole));
     }
-    let mut ready = ready.into_iter();
+    let (mut ready, mut room) = (ready.into_iter(), room());
     send(&parts, Part::Headers)?;
-    let room = Arc::new(Semaphore::new(WAITING_BYTES as usize));
     loop {
         let next = match ready.next() {
             Some(Poll::Ready(next)) => next,
@@ -538,19 +542,60 @@ async fn forward(
         };
         let Some(piece) = next else { break };
         let piece = piece?;
-        let length = u32::try_from(piece.len()).unwrap_or(WAITING_BYTES);
-        let length = length.clamp(MIN_WAITING_BYTES, WAITING_BYTES);
-        let room = match Arc::clone(&room).try_acquire_many_owned(length) {
-            Ok(room) => Some(room),
-            // Continuing when half of the pieces have been taken costs one change of thread for many pieces.
-            Err(_) => {
-                let half = Arc::clone(&room).acquire_many_owned(length.max(WAITING_BYTES / 2)).await;
-                half.ok().and_then(|mut half| half.split(length as usize))
-            }
-        };
+        let room = room.reserve(piece.len()).await;
         send(&parts, Part::Piece { bytes: piece, _room: room })?;
     }
     Ok(())
+}
+
+/// Room for the response pieces of an exchange that wait for their poller.
+struct Room {
+    own: Arc<Semaphore>,
+    peer: Option<IpAddr>,
+    shares: Arc<Shares>,
+    /// `None` until a second piece waits.
+    share: Option<Arc<Share>>,
+}
+
+impl Room {
+    fn new(peer: Option<IpAddr>, shares: Arc<Shares>) -> Self {
+        let own = Arc::new(Semaphore::new(WAITING_BYTES as usize));
+        Self { own, peer, shares, share: None }
+    }
+
+    /// Waits for room for a piece. If the share of the peer is used up, waits until the poller has taken all earlier pieces.
+    async fn reserve(&mut self, length: usize) -> Option<Reserved> {
+        let length = u32::try_from(length).unwrap_or(WAITING_BYTES).clamp(MIN_WAITING_BYTES, WAITING_BYTES);
+        let own = match Arc::clone(&self.own).try_acquire_many_owned(length) {
+            Ok(own) => own,
+            // Continuing when half of the pieces have been taken costs one change of thread for many pieces.
+            Err(_) => self.wait_for(length.max(WAITING_BYTES / 2), length).await?,
+        };
+        let bytes = length as usize;
+        if self.own.available_permits() + bytes == WAITING_BYTES as usize {
+            return Some(Reserved { _own: own, _shared: None });
+        }
+        let share = self.share.get_or_insert_with(|| self.shares.of(self.peer));
+        if share.has_room(bytes) {
+            return Some(Reserved { _own: own, _shared: Some(share.take(bytes)) });
+        }
+        drop(own);
+        let own = self.wait_for(WAITING_BYTES, length).await?;
+        Some(Reserved { _own: own, _shared: None })
+    }
+
+    /// Waits until `free` bytes are free. Returns the permit for `length` of them.
+    async fn wait_for(&self, free: u32, length: u32) -> Option<OwnedSemaphorePermit> {
+        let mut free = Arc::clone(&self.own).acquire_many_owned(free).await.ok()?;
+        free.split(length as usize)
+    }
+}
+
+/// Covers the size of a piece until the poller has taken it.
+struct Reserved {
+    _own: OwnedSemaphorePermit,
+    /// `None` for a piece that waits alone.
+    _shared: Option<Taken>,
 }
 
 /// Polls once for the next piece, without waiting for it.

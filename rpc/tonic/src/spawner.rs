@@ -9,14 +9,15 @@
 //! batches, and the runtime polls all exchanges of a batch before the next batch is spawned.
 //!
 //! A handler no longer counts towards the budget when its call ends, but a busy runtime may drop the exchange later.
-//! Exchanges that outlive their calls therefore have a separate limit.
+//! Exchanges that outlive their calls therefore have a separate limit, of which each peer has a share.
 
+use crate::peer_share::{Share, Shares, Taken};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -25,8 +26,11 @@ use tokio::task::{JoinError, JoinHandle, unconstrained, yield_now};
 use trunkline::stub::after_turn;
 use trunkline::{Code, Status};
 
-/// Maximum number of exchanges on one poller that outlive their calls. Further calls are refused.
+/// Maximum number of exchanges on one poller that outlive their calls. Further calls of a peer are refused if as many outlive
+/// its calls as are left.
 const MOST_ENDED: usize = 16_384;
+/// Maximum total size of the response pieces that wait for one poller, in addition to one piece per exchange, in bytes.
+const WAITING_BYTES: usize = 64 << 20;
 /// Maximum number of exchanges that one poller spawns before the runtime polls them.
 const BATCH: usize = 32;
 
@@ -36,10 +40,10 @@ type Exchange = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 /// Spawns a poller's exchanges in a runtime. The node's limits on handlers and [`MOST_ENDED`] bound their number.
 pub(crate) struct Spawner {
     queue: UnboundedSender<Waiting>,
-    /// Cloned by each exchange until it is dropped.
-    exchanges: Arc<()>,
-    /// Cloned by each call until it ends.
-    calls: Arc<()>,
+    /// Number of exchanges that outlive their calls.
+    ended: Shares,
+    /// Number of bytes in response pieces that wait for the poller.
+    waiting: Arc<Shares>,
 }
 
 impl Spawner {
@@ -47,26 +51,32 @@ impl Spawner {
         let (queue, exchanges) = unbounded_channel();
         // The task ends with the spawner or the runtime. It collects all waiting exchanges before it spawns the first.
         runtime.spawn(unconstrained(spawn_all(exchanges)));
-        Self { queue, exchanges: Arc::default(), calls: Arc::default() }
+        Self { queue, ended: Shares::new(MOST_ENDED), waiting: Arc::new(Shares::new(WAITING_BYTES)) }
+    }
+
+    /// Returns what all exchanges share for response pieces that wait for the poller, in bytes.
+    pub(crate) fn waiting(&self) -> &Arc<Shares> {
+        &self.waiting
     }
 
     /// Spawns an exchange for a peer. The exchange is aborted when the returned value is dropped.
     ///
     /// # Errors
-    /// Returns a status if the runtime has ended, or if too many exchanges have outlived their calls.
+    /// Returns a status if the runtime has ended, or if too many exchanges have outlived their calls from this peer.
     pub(crate) fn spawn(
         &self,
         peer: Option<SocketAddr>,
         exchange: impl Future<Output = Result<(), Status>> + Send + 'static,
     ) -> Result<Spawned, Status> {
-        if self.ended_calls() >= MOST_ENDED {
-            let text =
-                format!("the runtime has yet to drop the handlers of {MOST_ENDED} calls that have ended");
+        let share = self.ended.of(peer.map(|peer| peer.ip()));
+        if !share.has_room(1) {
+            let text = "the runtime has yet to drop the handlers of many calls of this peer that have ended";
             return Err(Status::new(Code::ResourceExhausted, text));
         }
-        let ((spawned, task), counted) = (oneshot::channel(), Arc::clone(&self.exchanges));
+        let ((spawned, task), running) = (oneshot::channel(), Arc::new(OnceLock::new()));
+        let call = Call { share, exchange: Arc::downgrade(&running) };
         let exchange = async move {
-            let _counted = counted;
+            let _running = running;
             exchange.await
         };
         let _refused = self.queue.send(Waiting { peer, exchange: Box::pin(exchange), spawned });
@@ -74,12 +84,21 @@ impl Spawner {
         if self.queue.is_closed() {
             return Err(ended());
         }
-        Ok(Spawned { state: Job::Waits(task), _call: Arc::clone(&self.calls) })
+        Ok(Spawned { state: Job::Waits(task), _call: call })
     }
+}
 
-    /// Returns the number of exchanges that have outlived their calls.
-    fn ended_calls(&self) -> usize {
-        Arc::strong_count(&self.exchanges).saturating_sub(Arc::strong_count(&self.calls))
+/// A call. If it ends before its exchange is dropped, the exchange counts towards the peer's share.
+struct Call {
+    share: Arc<Share>,
+    exchange: Weak<OnceLock<Taken>>,
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(exchange) = self.exchange.upgrade() {
+            exchange.get_or_init(|| self.share.take(1));
+        }
     }
 }
 
@@ -173,7 +192,7 @@ async fn spawn_all(mut exchanges: UnboundedReceiver<Waiting>) {
 /// An exchange in a runtime. The exchange is aborted when this value is dropped.
 pub(crate) struct Spawned {
     state: Job,
-    _call: Arc<()>,
+    _call: Call,
 }
 
 enum Job {
@@ -241,20 +260,23 @@ mod tests {
         let runtime = stopped();
         let spawner = Spawner::new(runtime.handle());
         let running = (0..10).map(|_| spawner.spawn(None, pending()).unwrap()).collect::<Vec<_>>();
-        for _ in 0..MOST_ENDED {
+        for _ in 0..MOST_ENDED / 2 {
             drop(spawner.spawn(None, pending()).unwrap());
         }
         assert_eq!(spawner.spawn(None, ready(Ok(()))).err().unwrap().code(), Code::ResourceExhausted);
+        let other = SocketAddr::from(([10, 0, 0, 1], 1));
+        let other = spawner.spawn(Some(other), ready(Ok(()))).unwrap();
         // Exchanges whose calls have not ended continue to wait. The runtime drops the others.
         runtime.block_on(async {
-            while spawner.ended_calls() > 0 {
+            while spawner.ended.used() > 0 {
                 tokio::task::yield_now().await;
             }
+            assert_eq!(outcome(other).await, Ok(()));
             assert_eq!(outcome(spawner.spawn(None, ready(Ok(()))).unwrap()).await, Ok(()));
             // A spawned task counts until it is dropped.
             drop(running);
-            assert_eq!(spawner.ended_calls(), 10);
-            while spawner.ended_calls() > 0 {
+            assert_eq!(spawner.ended.used(), 10);
+            while spawner.ended.used() > 0 {
                 tokio::task::yield_now().await;
             }
         });

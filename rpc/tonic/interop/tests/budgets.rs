@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use http_body::Frame;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -10,6 +12,7 @@ use tokio::task::JoinSet;
 use tokio_stream::StreamExt as _;
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::{Code, Status};
+use tower::util::MapResponseLayer;
 use tower_service::Service as _;
 use trunkline::{InProcessNetwork, Limit, Node};
 use trunkline_tonic::{Channel, Server};
@@ -182,4 +185,63 @@ async fn thousands_of_idle_plain_streams_open_on_one_channel() {
         streams.push(responses);
     }
     assert_eq!(service.running(), OPEN);
+}
+
+/// A response body that counts its bytes.
+struct Counted {
+    body: tonic::body::Body,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(task);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.bytes.fetch_add(frame.data_ref().map_or(0, Bytes::len), Relaxed);
+        }
+        frame
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unread_responses_of_one_peer_are_bounded_and_delay_no_other_peer() {
+    const DOWNLOADS: usize = 200;
+    let (network, bytes) = (InProcessNetwork::new(), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&bytes);
+    let layer = MapResponseLayer::new(move |response: http::Response<tonic::body::Body>| {
+        let bytes = Arc::clone(&counter);
+        response.map(|body| tonic::body::Body::new(Counted { body, bytes }))
+    });
+    let server = Server::new(routes(Interop::default())).layer(layer).runtime(Handle::current());
+    let server = Node::builder().in_process(&network).serve(server).start_async().await.unwrap();
+    let [peer, other] = [node(&network).await, node(&network).await];
+    let download = async |node| {
+        let response_parameters = vec![ResponseParameters { size: 32 << 10, interval_us: 0 }; 64];
+        let request = OutputRequest { response_parameters, ..OutputRequest::default() };
+        let mut client = TestServiceClient::new(Channel::new(node, server.local_address()));
+        client.streaming_output_call(request).await.unwrap().into_inner()
+    };
+    let mut unread = Vec::new();
+    for _ in 0..DOWNLOADS {
+        unread.push(download(&peer).await);
+    }
+    let mut before = usize::MAX;
+    while before != bytes.load(Relaxed) {
+        before = bytes.load(Relaxed);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // Half of 64 MiB, and the pieces and windows of each download.
+    assert!(bytes.load(Relaxed) < 120 * MIB, "{} bytes", bytes.load(Relaxed));
+    // Downloads that are read continue.
+    for mut responses in [download(&other).await, unread.pop().unwrap()] {
+        for _ in 0..64 {
+            assert!(responses.message().await.unwrap().is_some());
+        }
+    }
 }
