@@ -112,7 +112,10 @@ impl Trunk {
         self.marked = false;
         self.pipeline.flush(res, &mut self.lanes).map_err(|error| match error.cause {
             VerbsError::Gone => PeerDown::DeviceRemoved,
-            _ => PeerDown::DeviceFailed,
+            cause => {
+                tracing::warn!(%cause, "work request refused by the RDMA device; its session ends");
+                PeerDown::DeviceFailed
+            }
         })
     }
 
