@@ -4,8 +4,8 @@
 use crate::common;
 use crate::common::by_hand::{ByHand, FIRST_PSN};
 use crate::common::host::Host;
-use crate::common::node::{BOUND, Node, bring_up_with, post};
-use std::net::{SocketAddr, UdpSocket};
+use crate::common::node::{BOUND, Node, bring_up_with, exchange, join, post};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Instant;
 use trunkline_roce::wire::{
     Aeth, Bth, CreditCode, IpUdp, NakCode, Opcode, Operation, Packet, ROCE_PORT, Service, Syndrome, icrc,
@@ -129,6 +129,65 @@ fn echo_of_mark_counts_only_in_answer_to_outstanding_packet() {
         setup.received(|hands| hands.send_packet(&ack, |_| {}));
         assert_eq!(setup.node().counter("ecn_echoes_received"), taken);
     }
+}
+
+/// Sends a congestion notification for a QP from an address, with a chosen identification.
+fn forge(from: IpAddr, to: &Node, qp: &dyn QueuePair, identification: u16) {
+    let socket = UdpSocket::bind(SocketAddr::new(from, 0)).unwrap();
+    let to = SocketAddr::new(to.address, ROCE_PORT);
+    let mut cnp = Packet::new(Opcode::CNP, qp.number(), Psn::new(0), &[0; 16]);
+    cnp.bth.congestion = Bth::BECN;
+    let mut bytes = Vec::new();
+    cnp.emit(&mut bytes);
+    let headers = IpUdp::new(socket.local_addr().unwrap(), to);
+    icrc::append(&IpUdp { v4_identification: identification, ..headers }, &mut bytes);
+    socket.send_to(&bytes, to).unwrap();
+}
+
+#[test]
+fn forged_identifications_do_not_affect_connection_of_software_devices() {
+    let hosts = [Host::new(), Host::new()];
+    let [near, far] = hosts.each_ref().map(|host| Node::open(host.options(), 4096));
+    let unused = [&near, &far].map(|node| {
+        let tgt = node.qp(QpType::XrcTgt);
+        // The device now receives at its address.
+        bring_up_with(&*tgt, common::address(), QpNumber::new(0x4711));
+        tgt
+    });
+    let forge = |from: IpAddr, to: &Node, qp: &dyn QueuePair, identification| {
+        let before = to.counter("packets_received");
+        forge(from, to, qp, identification);
+        wait_until("the packet is received", BOUND, || {
+            to.cq.poll(&mut [Completion::default()]);
+            (to.counter("packets_received") > before).then_some(())
+        });
+    };
+    // Each device takes an unknown sender for a foreign one after these packets.
+    let mislead = || {
+        for identification in 1000..1003 {
+            forge(near.address, &far, &*unused[1], identification);
+            forge(far.address, &near, &*unused[0], identification);
+        }
+    };
+    let exchange_all = |ini: &dyn QueuePair| {
+        let before = far.counter("drop_unproven_identification");
+        exchange(ini, &near, &far, 64);
+        assert_eq!(far.counter("drop_unproven_identification"), before);
+    };
+    mislead();
+    assert!(far.counter("drop_unproven_identification") > 0);
+    let joined = join(&near, &far);
+    exchange_all(&*joined.ini);
+    // Senders that fill the table of senders.
+    for sender in 0..4200_u32 {
+        forge(IpAddr::from((0x7f4d_0000 + sender).to_be_bytes()), &far, &*unused[1], 0);
+    }
+    mislead();
+    exchange_all(&*joined.ini);
+    for identification in [0, 2000, 2001, 2002] {
+        forge(near.address, &far, &*joined.tgt, identification);
+    }
+    assert_eq!(far.counter("ecn_echoes_received"), 0, "software devices do not send notifications");
 }
 
 /// A foreign sender over real sockets, to processes that share an address.

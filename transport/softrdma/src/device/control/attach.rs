@@ -7,6 +7,7 @@ use super::Control;
 use super::endpoint::to_init;
 use crate::device::MAX_RD_ATOMIC;
 use crate::device::shards::reach::Reach;
+use crate::device::tables::guid::is_soft;
 use trunkline_verbs::{CmIdNumber, PortSpace, QpModify, QpNumber, QpState, VerbsError};
 
 impl Control {
@@ -85,7 +86,8 @@ impl Control {
         let ports = endpoint.ports;
         self.qps.modify(shards, qp, &rtr)?;
         if let Some(ports) = ports {
-            shards.of_qp(qp.get(), |shard| shard.set_ports(qp.get(), ports));
+            let is_soft = is_soft(peer.ca_guid);
+            shards.of_qp(qp.get(), |shard| shard.set_ports(qp.get(), ports, is_soft));
         }
         self.qps.modify(shards, qp, &rts)
     }

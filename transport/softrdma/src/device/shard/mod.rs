@@ -248,10 +248,10 @@ impl Shard {
         Ok(Route::new(self.link.source(source), destination).between_hosts(is_between_hosts))
     }
 
-    /// Sets the UDP ports of a QP's connection.
-    pub(super) fn set_ports(&mut self, number: u32, ports: UdpPorts) {
+    /// Sets the UDP ports of a QP's connection. `is_soft` is true if the peer has named itself a software device.
+    pub(super) fn set_ports(&mut self, number: u32, ports: UdpPorts, is_soft: bool) {
         if let Some(qp) = self.qps.get_mut(number) {
-            qp.set_ports(ports);
+            qp.set_ports(ports, is_soft);
         }
     }
 

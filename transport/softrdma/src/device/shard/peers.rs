@@ -30,9 +30,10 @@
 //!
 //! The soft state is permanent by design. An attacker that forges one packet with identification 0 from a NIC or rxe,
 //! before that peer's own first packets, makes the device reject the peer's packets until the device is opened again,
-//! or until the table is full. With the opposite choice, a forger could make a soft peer foreign and so weaken the
-//! check of its packets. A failed connection is less harmful, and is counted (`drop_bad_icrc`). An address that is
-//! foreign stays foreign.
+//! or until the table is full. A failed connection is counted (`drop_bad_icrc`). An attacker can also make a soft peer
+//! foreign, before its first packets or after filling the table. Connections are not affected: a soft peer names its
+//! kind in the messages of the connection manager, and packets for its QPs are judged by that kind. The first of them
+//! makes the peer soft again. QPs that a program connects without the connection manager depend on the table.
 
 use crate::device::tables::guid::is_soft;
 use crate::link::{Datagram, Judge, Verdict};
@@ -189,6 +190,19 @@ impl Peers {
         let taken = Verdict::Taken { is_soft: true };
         self.inherit(datagram, taken);
         self.last_soft = Some(last);
+        Some(taken)
+    }
+
+    /// Judges an IPv4 datagram for a QP whose peer has named itself a software device. Returns `None` if a software device
+    /// does not send such a packet. Otherwise the sender is soft from now on, whatever it was taken for.
+    #[cold]
+    pub(super) fn check_named_soft(&mut self, datagram: &Datagram<'_>) -> Option<Verdict> {
+        let headers = IpUdp::new(datagram.source, datagram.destination);
+        if !LastSoft::new(datagram, &headers).check(datagram.bytes) {
+            return None;
+        }
+        let taken = Verdict::Taken { is_soft: true };
+        self.inherit(datagram, taken);
         Some(taken)
     }
 

@@ -104,6 +104,13 @@ impl Shard {
                 return;
             }
         }
+        let verdict = match verdict {
+            Verdict::Taken { is_soft: true } => verdict,
+            _ => match self.check_named_soft(datagram, verdict) {
+                Some(verdict) => verdict,
+                None => return,
+            },
+        };
         let counters = &mut self.resources.counters;
         // Borrow the packet from the result, which is too large to move.
         let parsed = Packet::parse(body);
@@ -161,6 +168,20 @@ impl Shard {
             self.resources.counters.bad_icrc += 1;
         }
         verdict
+    }
+
+    /// Judges a packet whose sender is not known as a software device. If the peer of its QP has named itself one, other
+    /// packets with its address, which may be forged, do not change how its packets are judged. Returns `None` if the
+    /// packet is dropped.
+    fn check_named_soft(&mut self, datagram: &Datagram<'_>, verdict: Verdict) -> Option<Verdict> {
+        let bth = Bth::parse(datagram.bytes).ok();
+        let qp = bth.and_then(|bth| self.qps.get(bth.destination.get()));
+        if datagram.source.is_ipv6() || !qp.is_some_and(Qp::is_peer_named_soft) {
+            return Some(verdict);
+        }
+        let checked = self.peers.check_named_soft(datagram);
+        self.resources.counters.unproven += u64::from(checked.is_none());
+        checked
     }
 
     /// Counts a management datagram for which control has found a wrong ICRC.
@@ -264,7 +285,10 @@ impl Shard {
         match self.qps.get_mut(bth.destination.get()) {
             None => self.resources.counters.unknown_qp += 1,
             Some(qp) if !qp.is_connected(datagram, origin) => self.resources.counters.wrong_address += 1,
-            Some(_) if self.peers.is_soft((datagram.source.ip(), datagram.destination.ip())) => {
+            Some(qp)
+                if qp.is_peer_named_soft()
+                    || self.peers.is_soft((datagram.source.ip(), datagram.destination.ip())) =>
+            {
                 self.resources.counters.wrong_half += 1;
             }
             Some(qp) => qp.take_marks(bth, false, now, &mut self.resources),

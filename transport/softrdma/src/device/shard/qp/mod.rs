@@ -193,10 +193,15 @@ impl Qp {
         self.route.as_ref()?.covered_by_peer()
     }
 
-    /// Sets the UDP ports of the connection.
-    pub(super) fn set_ports(&mut self, ports: UdpPorts) {
+    /// Returns true if the peer named itself a software device in a message of the connection manager.
+    pub(super) fn is_peer_named_soft(&self) -> bool {
+        self.route.as_ref().is_some_and(Route::is_named_soft)
+    }
+
+    /// Sets the UDP ports of the connection. `is_soft` is true if the peer has named itself a software device.
+    pub(super) fn set_ports(&mut self, ports: UdpPorts, is_soft: bool) {
         if let Some(route) = &mut self.route {
-            route.set_ports(ports);
+            route.set_ports(ports, is_soft);
         }
     }
 

@@ -49,6 +49,8 @@ pub(in crate::device) struct Route {
     is_to_member: bool,
     /// True if the peer is proven to be a software device.
     is_to_soft: bool,
+    /// True if the peer named itself a software device when the connection manager connected the QP.
+    is_named_soft: bool,
     /// Number of time-outs since the last proof.
     silences: u32,
     /// Addresses for computing ICRCs, if address translation changes the addresses of packets.
@@ -66,6 +68,7 @@ impl Route {
             is_between_hosts: false,
             is_to_member: false,
             is_to_soft: false,
+            is_named_soft: false,
             silences: 0,
             view: None,
         }
@@ -81,14 +84,20 @@ impl Route {
         self.is_between_hosts
     }
 
-    /// Sets the UDP ports of the connection.
-    pub(in crate::device::shard) fn set_ports(&mut self, ports: UdpPorts) {
+    /// Sets the UDP ports of the connection. `is_soft` is true if the peer has named itself a software device.
+    pub(in crate::device::shard) fn set_ports(&mut self, ports: UdpPorts, is_soft: bool) {
+        self.is_named_soft = is_soft;
         if let Some(own) = ports.own.filter(|_| !mutant!(one_flow_uses_any_port)) {
             self.source.set_port(own);
         }
         self.destination.set_port(ports.peer);
         (self.home, self.seen) = (ports.peer, ports.peer);
         self.view = ports.view;
+    }
+
+    /// Returns true if the peer named itself a software device in a message of the connection manager.
+    pub(in crate::device::shard) fn is_named_soft(&self) -> bool {
+        self.is_named_soft
     }
 
     /// Returns the headers that the ICRC of packets to the peer covers.
@@ -142,8 +151,8 @@ impl Route {
         self.is_to_member |= source.is_member;
         let port = source.from.port();
         let has_moved = port != self.destination.port();
-        if has_moved || !self.is_to_soft {
-            self.is_to_soft = soft();
+        if !self.is_to_soft {
+            self.is_to_soft = self.is_named_soft || soft();
         }
         if has_moved && self.is_to_soft {
             self.seen = port;
@@ -230,7 +239,7 @@ mod tests {
     #[test]
     fn ports_of_connection_replace_ports_of_devices() {
         let mut route = route();
-        route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) });
+        route.set_ports(UdpPorts { own: Some(5000), ..UdpPorts::new(5001) }, false);
         assert_eq!((route.source.port(), route.destination.port()), (5000, 5001));
         route.heard(&from(50_000), || true);
         let ports = [(); 2].map(|()| {
@@ -238,7 +247,7 @@ mod tests {
             route.destination.port()
         });
         assert_eq!(ports, [50_000, 5001]);
-        route.set_ports(UdpPorts::new(4791));
+        route.set_ports(UdpPorts::new(4791), false);
         assert_eq!((route.source.port(), route.destination.port()), (5000, 4791));
     }
 
