@@ -20,7 +20,7 @@ use trunkline_verbs::headroom;
 const MOST_NAMED: usize = 16;
 
 /// The server, and the identities that the client proves and expects.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ClientArguments {
     /// Server: a host name or an IP address, and a port; with a slash and a UDP port after it if the server's software device has
     /// another than this node's, such as shop.example:7000/4792
@@ -76,7 +76,15 @@ impl ClientArguments {
             }
             log.note(None, "names looked up".to_owned(), &named.join(", "));
         }
-        let node = self.start(&found)?;
+        log.set_servers(&found);
+        let arguments = self.clone();
+        let started = within(limit.saturating_sub(began.elapsed()), move || arguments.start(&found))?;
+        let node = started.ok_or_else(|| {
+            Failure::expired(format!(
+                "the node did not start within {limit:?}: the file system of the runtime directory may be slow, or another user \
+                 has created many folders `trunkline-…` next to it; TRUNKLINE_RUNTIME_DIR names another directory"
+            ))
+        })??;
         let report = node.report();
         let started = format!("{} {}, {}", report.provider, report.device, report.address);
         log.note(None, "node started".to_owned(), &started);
@@ -85,7 +93,7 @@ impl ClientArguments {
         match within(limit.saturating_sub(began.elapsed()), move || block_on(ready))? {
             Some(result) => result?,
             None => {
-                let causes = Some(last_causes(&node.record())).filter(|causes| !causes.is_empty());
+                let causes = Some(last_causes(&node.record(), log)).filter(|causes| !causes.is_empty());
                 let cause = causes.unwrap_or_else(|| log.awaited());
                 return Err(Failure::expired(format!("no session after {limit:?}: {cause}")));
             }
@@ -216,11 +224,12 @@ fn within<T: Send + 'static>(
 }
 
 /// Returns the cause of the last failed attempt at each server; empty if no attempt has failed.
-fn last_causes(events: &[RecordedEvent]) -> String {
+fn last_causes(events: &[RecordedEvent], log: &SetUpLog) -> String {
     let failed = events.iter().filter(|event| event.kind == EventKind::SessionNotMade);
     let causes: BTreeMap<_, _> =
         failed.filter_map(|event| Some((event.peer?.to_string(), &event.cause))).collect();
-    causes.iter().map(|(peer, cause)| format!("{peer}: {cause}")).collect::<Vec<_>>().join("; ")
+    let causes = causes.iter().filter(|(peer, _)| log.is_server(peer));
+    causes.map(|(peer, cause)| format!("{peer}: {cause}")).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -242,8 +251,11 @@ mod tests {
             not_made(one, "refused"),
             not_made(two, "no route"),
             event(EventKind::CallFailed, one, "expired"),
+            not_made("10.0.0.3:7000", "not requested"),
         ];
-        assert_eq!(last_causes(&events), format!("{one}: refused; {two}: no route"));
-        assert_eq!(last_causes(&events[3..]), "");
+        let log = SetUpLog::new(false);
+        log.set_servers(&[one, two].map(|server| server.parse().expect("an address")));
+        assert_eq!(last_causes(&events, &log), format!("{one}: refused; {two}: no route"));
+        assert_eq!(last_causes(&events[3..], &log), "");
     }
 }

@@ -1,10 +1,11 @@
 //! Steps of a session's set-up, and warnings, collected from the events of the node.
 
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -30,9 +31,12 @@ struct Step {
     at: Instant,
 }
 
-/// Collects the steps logged by the node.
+/// Collects the steps logged by the node. Other nodes may connect to this node, so only steps and warnings that concern the
+/// requested servers are kept.
 #[derive(Debug)]
 pub(crate) struct SetUpLog {
+    /// Addresses and ports of the servers, after they have been looked up.
+    servers: OnceLock<BTreeSet<(IpAddr, u16)>>,
     steps: Mutex<Vec<Step>>,
     /// Leaf certificates proved by servers, DER, by address. Each is the end of a verified chain.
     certificates: Mutex<BTreeMap<String, Vec<u8>>>,
@@ -43,9 +47,23 @@ pub(crate) struct SetUpLog {
 }
 
 impl SetUpLog {
-    fn new(is_printed: bool) -> Self {
-        let (steps, certificates, warnings) = Default::default();
-        Self { steps, certificates, warnings, began: Instant::now(), is_printed }
+    pub(crate) fn new(is_printed: bool) -> Self {
+        let (servers, steps, certificates, warnings) = Default::default();
+        Self { servers, steps, certificates, warnings, began: Instant::now(), is_printed }
+    }
+
+    /// Sets the addresses of the requested servers.
+    pub(crate) fn set_servers(&self, servers: &[SocketAddr]) {
+        let servers = servers.iter().map(|server| (server.ip().to_canonical(), server.port()));
+        // Only the first addresses are used.
+        let _is_first = self.servers.set(servers.collect());
+    }
+
+    /// Returns true if a peer is a requested server. `peer` may have a UDP port, as in `10.0.0.1:7000/4792`.
+    pub(crate) fn is_server(&self, peer: &str) -> bool {
+        let address = peer.split('/').next().and_then(|address| address.parse::<SocketAddr>().ok());
+        let Some((servers, address)) = self.servers.get().zip(address) else { return true };
+        servers.contains(&(address.ip().to_canonical(), address.port()))
     }
 
     /// Creates a log and subscribes it to the events of this process. Prints each step when it is reached if `is_printed`
@@ -205,6 +223,9 @@ impl Subscriber for SetUpSubscriber {
     fn event(&self, event: &Event<'_>) {
         let mut fields = StepFields::default();
         event.record(&mut fields);
+        if !self.0.is_server(&fields.peer) {
+            return;
+        }
         if event.metadata().target() != SET_UP {
             return self.0.warn(&fields);
         }
@@ -225,6 +246,18 @@ impl Subscriber for SetUpSubscriber {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peers_that_were_not_requested_are_left_out() {
+        let log = SetUpLog::new(false);
+        assert!(log.is_server("10.0.0.9:40000"), "before the addresses are known");
+        log.set_servers(
+            &["10.0.0.1:7000", "[fd00::1]:7000"].map(|server| server.parse().expect("an address")),
+        );
+        let peers =
+            ["10.0.0.1:7000", "10.0.0.1:7000/4792", "[fd00::1]:7000", "", "10.0.0.1:7001", "10.0.0.9:7000"];
+        assert_eq!(peers.map(|peer| log.is_server(peer)), [true, true, true, true, false, false]);
+    }
 
     #[test]
     fn awaited_answer_is_named_by_last_step_of_each_server() {

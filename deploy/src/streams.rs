@@ -42,11 +42,11 @@ pub(crate) fn fail(text: impl Display, is_json: bool, status: u8) -> ExitCode {
     status.into()
 }
 
-/// Escapes non-ASCII characters in JSON. Strings may come from peers, and terminals interpret some characters.
+/// Escapes non-ASCII characters and DEL in JSON. Strings may come from peers, and terminals interpret some characters.
 pub(crate) fn ascii(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for letter in json.chars() {
-        if letter.is_ascii() {
+        if letter.is_ascii() && letter != '\x7f' {
             escaped.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {
