@@ -44,7 +44,8 @@ pub(crate) enum NotNow {
     Refused(VerbsError),
 }
 
-/// Rounds up to one of four sizes per power of two, so that at most a fifth is wasted.
+/// Returns the size class of a block of `length` bytes, which is at least [`SMALLEST`]. There are four classes per
+/// power of two, so a larger block wastes at most a fifth.
 fn class_of(length: usize) -> usize {
     let length = length.max(SMALLEST);
     let step = (length.checked_next_power_of_two().unwrap_or(usize::MAX) / 8).max(1);

@@ -168,7 +168,7 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Takes the next frame, whose header was parsed. Returns true if `advance` has a flight to read.
+    /// Handles the next frame, whose header was parsed. Returns true if `advance` has a flight to read.
     ///
     /// # Errors
     /// Returns the cause that ends the exchange, if the frame is malformed or a FAILURE.

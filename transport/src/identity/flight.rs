@@ -107,7 +107,7 @@ impl Incoming {
         Self { flight, total: None, bytes: Vec::new() }
     }
 
-    /// Takes the next fragment, decrypted if it was sealed. Returns true if the flight is complete and consists of
+    /// Adds the next fragment, decrypted if it was sealed. Returns true if the flight is complete and consists of
     /// the expected messages.
     ///
     /// # Errors

@@ -126,7 +126,7 @@ impl Exported {
         done
     }
 
-    /// Derives the entry *previous* of the next exchange, which is sent in clear.
+    /// Derives the entry *previous* of the next exchange. The entry is not a secret.
     pub(crate) fn previous(&self) -> [u8; SECRET] {
         let mut previous = [0; SECRET];
         self.0.expand(&[b"trunkline renewal\0"], &mut previous);

@@ -192,7 +192,8 @@ fn memory_at_most(options: &NodeOptions) -> Footprint {
     sum.add("heads of messages", "pollers", &[pollers, HEADS_BYTES]);
     sum.add("queued bytes", "queued_bytes", &[options.budgets.queued_bytes.in_all]);
     sum.add("queued messages", "queued_messages", &[options.budgets.queued_messages.in_all, MESSAGE_BYTES]);
-    // A pool rounds block sizes up by at most a quarter, and keeps free blocks for reuse.
+    // A pool rounds the sizes of blocks above its smallest size up by at most a quarter, and keeps free blocks for
+    // reuse.
     let memory = options.rendezvous_bytes;
     let pool = memory.saturating_add(memory / 4).saturating_add((memory / 2).min(128 << 20));
     sum.add("large messages, in and out", "rendezvous_bytes", &[2, pool]);

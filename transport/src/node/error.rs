@@ -28,7 +28,7 @@ impl DeviceError {
 pub struct TakenPort {
     address: IpAddr,
     owner: PortOwner,
-    /// True if the node does not listen. Its address was then not chosen by the program.
+    /// True if the node does not listen. Its address then comes from the device settings or was chosen by the node.
     is_of_client: bool,
 }
 

@@ -380,7 +380,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame or the end of a session from another poller, if the session is known.
+    /// Handles a frame or the end of a session from another poller. A frame of an unknown session is dropped.
     pub(super) fn take_last(&mut self, crossing: Crossing) {
         match crossing {
             Crossing::Frame { target, peer, number, frame } => {

@@ -223,7 +223,7 @@ impl Transport {
         self.post_handshakes();
     }
 
-    /// Takes a handshake frame, and passes a copy to the CM machine.
+    /// Handles a handshake frame, and passes a copy to the CM machine.
     ///
     /// # Errors
     /// Returns the rule of the protocol that the peer broke.

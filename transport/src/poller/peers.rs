@@ -154,7 +154,7 @@ impl Peers {
         }
     }
 
-    /// Takes a session that is up. Returns the session if it can be used now. Otherwise keeps it until an earlier
+    /// Handles a session that is up. Returns the session if it can be used now. Otherwise keeps it until an earlier
     /// session is taken down.
     pub(super) fn session_up(&mut self, mut session: Box<SessionUp>) -> Option<Box<SessionUp>> {
         let (key, peer) = self.0.entry(session.peer);

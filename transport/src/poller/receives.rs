@@ -235,7 +235,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame that arrived through a TGT, for this poller or another poller.
+    /// Handles a frame that arrived through a TGT, or forwards it to its target poller.
     #[inline]
     fn place(&mut self, target: QpNumber, frame: Received) -> Option<Event> {
         match self.crossings.other(&frame) {
@@ -247,7 +247,7 @@ impl Transport {
         }
     }
 
-    /// Takes a frame for this poller, or lets it wait for its peer's turn.
+    /// Handles a frame for this poller, or lets it wait for its peer's turn.
     #[inline]
     fn arrived(&mut self, qp: QpNumber, frame: Received) -> Option<Event> {
         let Some(place) = self.target_place(qp) else {
@@ -534,7 +534,7 @@ impl Transport {
         })
     }
 
-    /// Takes a frame for this poller. Returns its messages if it has any.
+    /// Handles a frame for this poller. Returns its messages if it has any.
     fn frame_received(&mut self, qp: QpNumber, mut frame: Received) -> Option<Opened> {
         let Some(place) = self.target_place(qp) else {
             self.keep_unannounced(qp, frame);

@@ -1,4 +1,4 @@
-//! Choice and opening of a node's device, with the reason for the choice.
+//! Choice of a node's device, and its opening.
 //!
 //! Called when a node starts, and to preview the choice. `survey` finds the NICs that this build supports, and `choose`
 //! selects one of them without I/O. [`crate::NoNic`] is the reason why NICs cannot be used.
@@ -31,7 +31,7 @@ use trunkline_verbs::{Device, GidKind, PathChoice};
 /// The family of the software device.
 pub(crate) const SOFTWARE: &str = "softrdma";
 
-/// An opened device, with the reason for its choice.
+/// An opened device, and the reason for its choice.
 #[derive(Debug)]
 pub(crate) struct Chosen {
     pub(crate) device: Arc<dyn Device>,

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use trunkline_verbs::{CmEvent, CmEventKind, OneFlow, RejectReason, UnreachableCause};
 
 impl CmMachine {
-    /// Takes an event of an endpoint, or of a listener.
+    /// Handles an event of an endpoint, or of a listener.
     pub(super) fn event(&mut self, event: CmEvent) {
         let now = self.now();
         if matches!(event.kind, CmEventKind::DeviceRemoval) {

@@ -86,7 +86,7 @@ impl CmMachine {
         Ok((role, binding, srq))
     }
 
-    /// Takes a handshake frame that arrived at poller 0.
+    /// Handles a handshake frame that arrived at poller 0.
     pub(super) fn handshake_frame(&mut self, key: PeerKey, number: u32, frame: Box<[u8]>) {
         let Some(peer) = self.peers.get(key).filter(|peer| peer.machine.has(number)) else { return };
         if peer.machine.features(number) != Features::HANDSHAKE {

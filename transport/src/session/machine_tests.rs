@@ -455,7 +455,7 @@ impl World {
         }
     }
 
-    /// Takes a flight of a handshake, and sends the next one.
+    /// Handles a flight of a handshake, and sends the next one.
     fn flight(&mut self, to: usize, flight: u8, [from, of]: [SessionName; 2], actions: &mut Vec<Action>) {
         let machine = &mut self.machines[to];
         if machine.session(of.number).is_none_or(|session| session.remote != Some(from)) {

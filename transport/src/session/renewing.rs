@@ -169,7 +169,7 @@ impl CmMachine {
         }
     }
 
-    /// Takes a handshake frame of a session that has a proof.
+    /// Handles a handshake frame of a session that has a proof.
     pub(super) fn renewal_frame(&mut self, session: SessionOfPeer, frame: Box<[u8]>) {
         let (now, interval) = (self.now(), INTERVAL.min(self.renew_after * 9 / 10));
         let Some(live) = self.proving.live(session) else { return };

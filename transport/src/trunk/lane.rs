@@ -159,7 +159,7 @@ impl Lane {
         self.ordered_out += u32::from(ordered);
     }
 
-    /// Stops counting a request whose message the peer has READ or refused.
+    /// Stops counting a request whose message the peer has READ, refused or dropped.
     pub(super) fn request_ended(&mut self, ordered: bool) {
         self.requests_out -= 1;
         self.ordered_out -= u32::from(ordered);

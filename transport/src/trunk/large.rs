@@ -243,7 +243,7 @@ impl Trunk {
         res.events.message(self.origin(sink.lane), message);
     }
 
-    /// Takes the peer's FINs, for messages that the peer has READ or refused.
+    /// Handles the peer's FINs, for messages that the peer has READ, refused or dropped.
     pub(super) fn take_fins(
         &mut self,
         res: &mut Resources,

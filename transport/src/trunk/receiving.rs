@@ -64,7 +64,7 @@ impl Trunk {
         Ok(true)
     }
 
-    /// Takes the contents of a frame from the peer's poller `lane`, except for messages.
+    /// Handles a frame from the peer's poller `lane`. The caller handles the messages in it.
     ///
     /// # Errors
     /// Returns the rule of the protocol that the peer broke.
@@ -107,7 +107,7 @@ impl Trunk {
         }
     }
 
-    /// Takes a frame of a renewal, and passes a copy to the CM machine.
+    /// Handles a frame of a renewal, and passes a copy to the CM machine unless it is a SWITCH.
     #[cfg(feature = "identity")]
     #[cold]
     fn take_handshake(
@@ -156,7 +156,7 @@ impl Trunk {
         Ok(true)
     }
 
-    /// Takes the settings of the peer's poller `lane`. The first settings of a session bring it up for the driver.
+    /// Handles the settings of the peer's poller `lane`. The first settings of a session bring it up for the driver.
     fn take_settings(
         &mut self,
         res: &mut Resources,

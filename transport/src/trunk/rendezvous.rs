@@ -399,7 +399,7 @@ impl Sources {
         self.next += 1;
     }
 
-    /// Removes a source after the peer has READ or refused it. Returns `None` if the number is unknown.
+    /// Removes a source after the peer has READ, refused or dropped it. Returns `None` if the number is unknown.
     pub(crate) fn finish(&mut self, id: u64) -> Option<Source> {
         self.open.remove(&id)
     }

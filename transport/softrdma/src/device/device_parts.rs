@@ -49,7 +49,7 @@ impl DeviceParts {
         Self { control: Mutex::new(control), shards, runtime, control_due_ns, is_removed, members }
     }
 
-    /// Returns the check for stopped holders of port 4791 if this is the first shard.
+    /// Returns the check for stopped holders of the device's port if this is the first shard.
     pub(super) fn stopped_holders(&self, lock: &ShardLock) -> Option<StoppedHolders> {
         self.members.clone().filter(|_| self.is_first(lock)).map(StoppedHolders::new)
     }

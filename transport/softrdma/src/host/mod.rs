@@ -22,7 +22,7 @@
 //! | `memory` | mapped files and areas, and their replacement in a simulation |
 //!
 //! If the registry is removed while it is in use, its members continue with it, and later members create a
-//! new one. The two groups are independent: the later group finds port 4791 taken by a process that is not a
+//! new one. The two groups are independent: the later group finds the UDP port taken by a process that is not a
 //! member, and the XRC domains of the groups are distinct.
 //!
 //! Readers do not take a lock, and packet processing reads without system calls. Slow changes are made under `lock`.

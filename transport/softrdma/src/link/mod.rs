@@ -7,7 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `batch` | [`SendBatch`] and [`ReceiveBatch`]: many datagrams in one reused buffer |
-//! | `udp` | `UdpLink`: ordinary unprivileged sockets on port 4791 |
+//! | `udp` | `UdpLink`: ordinary unprivileged sockets, on port 4791 by default |
 //! | `sockets` | the interface between `udp` and the operating system or a simulated host |
 //! | `port_owner` | finds the process that holds a UDP port, and addresses at which the port is free |
 //! | `stopped_holders` | detects stopped processes that prevent new clients from reaching this process |

@@ -1,9 +1,9 @@
 //! Distribution of the datagrams for one address among several processes.
 //!
-//! The holder of port 4791 forwards datagrams to other members in messages that contain bundles of datagrams, with
-//! their addresses and the results of the ICRC checks. The receiver makes all other checks, as for datagrams from UDP.
-//! Only the UDP link calls this module. The relay parses a datagram only to determine its addressee, and does not trust
-//! its content. It does not queue: datagrams for which a member's socket lacks room are dropped and counted.
+//! The holder of the device's port forwards datagrams to other members in messages that contain bundles of datagrams,
+//! with their addresses and the results of the ICRC checks. The receiver makes all other checks, as for datagrams from
+//! UDP. Only the UDP link calls this module. The relay parses a datagram only to determine its addressee, and does not
+//! trust its content. It does not queue: datagrams for which a member's socket lacks room are dropped and counted.
 //!
 //! | datagram for | is passed to |
 //! |---|---|

@@ -2,7 +2,7 @@
 //!
 //! Owns the ports of simulated hosts, and the processes that may bind them. A device that is opened with
 //! [`LinkChoice::Simulated`](crate::device::LinkChoice::Simulated) is a member of its process's host.
-//! Binding, relaying, the take-over of port 4791 and shared TGTs work as on a real host, without files,
+//! Binding, relaying, the take-over of a device's port and shared TGTs work as on a real host, without files,
 //! sockets or threads.
 //!
 //! | part | what it is |
@@ -29,8 +29,8 @@ pub trait Network: Send + Sync + Debug {
     /// Carries a datagram that a process has sent. The simulation passes it, now or later, to
     /// [`SimulatedHost::deliver`] of the host with the destination address, which may be the sender's host.
     ///
-    /// `segment_bytes` is the length of the first datagram of the same message. A router that gets the message before it is
-    /// divided drops all its datagrams if the first one is too large for the path.
+    /// `segment_bytes` is the length of the first datagram of the same message. A router that gets the message before
+    /// it is divided drops all its datagrams if the first one is too large for the path.
     fn carry(&self, datagram: Datagram<'_>, segment_bytes: usize);
 }
 

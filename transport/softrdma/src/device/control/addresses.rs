@@ -60,7 +60,7 @@ pub(super) struct Addresses {
     unopened: BTreeSet<IpAddr>,
     /// Addresses that listeners named explicitly. They stay open even if the host loses them.
     named_by_listeners: BTreeSet<IpAddr>,
-    /// Loopback address used in place of addresses whose port 4791 is in use by another program.
+    /// Loopback address used in place of addresses at which another program holds the device's port.
     other_loopback: Option<IpAddr>,
     sockets: UdpSockets,
     of_this_host: HostAddresses,
@@ -243,7 +243,7 @@ impl Addresses {
         let source = source.ok_or(VerbsError::Invalid("no such index in the GID table"))?;
         let destination = vector.destination.ip();
         VerbsError::check_scope(destination)?;
-        // The first shard must have the address open, since it receives all packets to port 4791.
+        // The first shard must have the address open, since it receives all packets to the device's port.
         shards.first().link_mut().open(source)?;
         let route = shards.of_qp(number.get(), |shard| shard.open_route(source, destination));
         route.ok_or(VerbsError::Gone)?
@@ -282,14 +282,14 @@ impl Addresses {
         host.as_ref().map_or(AddressOwner::OtherHost, |host| owner_of(host, *asks_host, address, is_here))
     }
 
-    /// Returns true if a live member holds a port at the address. That member takes over port 4791 when the holder
-    /// dies.
+    /// Returns true if a live member holds a port at the address. That member takes over the device's port there when
+    /// the holder dies.
     pub(super) fn has_member(&self, address: IpAddr) -> bool {
         self.host.as_ref().is_some_and(|host| host.is_address_of_the_living(address))
     }
 
-    /// Returns true if the address belongs to this host, live members do not hold a port there, and port 4791 is free.
-    /// `own` is the source socket of packets to the address.
+    /// Returns true if the address belongs to this host, live members do not hold a port there, and the device's port
+    /// there is free. `own` is the source socket of packets to the address.
     pub(super) fn is_abandoned(&mut self, address: IpAddr, own: SocketAddr, now: Time) -> bool {
         let Some(host) = &self.host else { return false };
         let holder = host.port_holder(address);

@@ -200,8 +200,8 @@ impl Control {
         self.connections.machine().disconnect_all(now.0);
         self.gather_cm(shards, now);
         shards.first().send(now);
-        // If this process holds port 4791, it must forward the DREQs to other processes at its address before it exits,
-        // since they are not retransmitted.
+        // If this process holds the device's port, it must forward the DREQs to other processes at its address before
+        // it exits, since they are not retransmitted.
         shards.first().link_mut().forward_last();
         self.qps.addresses().ports_end();
     }

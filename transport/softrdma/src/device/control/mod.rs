@@ -125,7 +125,7 @@ impl Control {
         let Some(members) = self.members.clone() else { return };
         while let Some(message) = members.next_message() {
             match message {
-                // The link handles the loss of the process that held port 4791.
+                // The link handles the loss of the process that held the device's port.
                 MemberMessage::Lost(member) => {
                     tracing::debug!(?member, "connection with a member ended");
                     shards.each(|shard| shard.member_gone(member, now));

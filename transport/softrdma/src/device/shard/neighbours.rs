@@ -1,10 +1,9 @@
 //! Packets that arrive at a shard other than their QP's.
 //!
-//! Owns an inbox for each shard, with one bounded ring per sending shard, and the handle that wakes the
-//! shard's machine. A peer sends to port 4791, which belongs to the first shard, until it has the QP's port;
-//! a foreign peer always sends to port 4791. The first shard checks such a packet, and the QP's shard handles
-//! it like a packet from its own link. If the ring is full, the packet is dropped, and the peer retransmits
-//! it.
+//! Owns an inbox for each shard, with one bounded ring per sending shard, and the handle that wakes the shard's
+//! machine. A peer sends to the device's port, which belongs to the first shard, until it receives a packet from the
+//! QP's port; a foreign peer always sends to port 4791. The first shard checks such a packet, and the QP's shard
+//! handles it like a packet from its own link. If the ring is full, the packet is dropped, and the peer retransmits it.
 
 use crate::device::tables::directory::{QpDirectory, ShardIndex};
 use crate::device::threads::wake_up::WakeUp;

@@ -6,8 +6,8 @@
 //! sent a packet of a software device, and the result is accepted only if it is close to the identification of another
 //! packet. Owns the state of each sender, separately for each local address, since a kernel uses one counter for all
 //! its packets between two addresses. The link has each packet judged on arrival, including packets that it forwards to
-//! other processes at the address. The process that holds port 4791, to which foreign peers send all packets, therefore
-//! observes all identifications. The other processes use its verdicts.
+//! other processes at the address. The process that holds port 4791, the only port to which foreign peers send,
+//! therefore observes all identifications. The other processes use its verdicts.
 //!
 //! | known as | packet with identification 0 | packet with another identification |
 //! |---|---|---|

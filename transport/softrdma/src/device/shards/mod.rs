@@ -221,7 +221,7 @@ mod tests {
             SoftDevice::open(SoftOptions { addresses: vec![address], ..SoftOptions::default() }).unwrap();
         let [first, second] = [0, 1].map(|group| Loop::new(&device, address, group));
         let clock = device.clock();
-        // The first packet arrives at port 4791, which belongs to the first shard.
+        // The first packet arrives at the device's port, which belongs to the first shard.
         second.exchange(&clock, Some(&*first.cq));
         second.exchange(&clock, Some(&*first.cq));
         let core = device.core();

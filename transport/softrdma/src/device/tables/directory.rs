@@ -19,8 +19,8 @@ pub(in crate::device) const MAX_SHARDS: usize = 32;
 pub(in crate::device) struct ShardIndex(pub(in crate::device) u8);
 
 impl ShardIndex {
-    /// The first shard, which exists on each device. It owns port 4791 and the QPs shared between processes, and
-    /// receives the messages from other processes.
+    /// The first shard, which exists on each device. It owns the device's port (4791 by default) and the QPs shared
+    /// between processes, and receives the messages from other processes.
     pub(in crate::device) const FIRST: Self = Self(0);
 
     /// Returns the index as a `usize`.

@@ -2,7 +2,8 @@
 //!
 //! Owns the machine's steps, and the descriptors on which it sleeps. Outside of simulations, the machine is a thread,
 //! which starts with the shard. It holds the shard's turn for one round of work, and never while it sleeps. The machine
-//! of the first shard also does the work of control, and checks for stopped holders of port 4791 before it sleeps.
+//! of the first shard also does the work of control, and checks for stopped holders of the device's port before it
+//! sleeps.
 //!
 //! | the machine | sleeps on | [`Watcher`] |
 //! |---|---|---|
@@ -105,7 +106,7 @@ struct ShardMachine {
     until: Option<Time>,
     /// Length of the last [`Step::Tick`].
     tick: Duration,
-    /// Check for stopped holders of port 4791; `None` unless the shard is the first.
+    /// Check for stopped holders of the device's port; `None` unless the shard is the first.
     holders: Option<StoppedHolders>,
 }
 

@@ -124,7 +124,7 @@ impl Progress {
         if self.waker.is(Watcher::Nobody) {
             return;
         }
-        if shard.has_control_events_more_in_memory() {
+        if shard.park_memory_again() {
             self.waker.wake();
         } else {
             self.shard_changed(shard.link().descriptors_version(), deadline(shard));

@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Format version of the files in a folder, which changes with the format of any of the files. It is part of the
-/// folder's name, so that programs of two versions do not read each other's tables. If they share an address,
-/// one of them finds port 4791 in use.
+/// folder's name, so that programs of two versions do not read each other's tables. If they share an address
+/// and a UDP port, one of them finds the port in use.
 pub(in crate::host) const FORMAT: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 //! | `numbering` | the host's key, which turns table indices into numbers on the wire |
 //! | `numbers` | blocks of QP and SRQ numbers, and their owners |
 //! | `targets` | TGTs that processes share, in a separate segment |
-//! | `ports` | the UDP ports from which members send, and the holder of port 4791 |
+//! | `ports` | the UDP ports from which members send, and the holder of a device's port at an address |
 //! | `services` | the member that listens for each CM service |
 //! | `domains` | the members that refer to each XRC domain |
 

@@ -1,11 +1,11 @@
-//! UDP ports from which members send, and the member that holds port 4791 at an address.
+//! UDP ports from which members send, and the member that holds the device's port (4791 by default) at an address.
 //!
 //! Owns the records of ports, and [`MemberPorts`], a member's view of them for the packets that it receives. Another
 //! user cannot bind a port to which a member's socket is bound, so a packet from a recorded address and port was sent
 //! by a member of this registry. At an address where members hold ports, all other packets were sent by other programs.
 //! Each member records a port before it sends packets from the port. Changes do not take the host's lock: a link opens
 //! an address in a turn of its shard, and a process that is stopped while it holds the lock must not block the shard. A
-//! member records port 4791 as unsettled before it binds the port.
+//! member records the device's port as unsettled before it binds the port.
 //!
 //! The view is read without a system call while the ports' owners are connected with this member. The end of
 //! a connection shows a death, and is read before the first shard's next batch of packets. The lock of any
@@ -34,12 +34,12 @@ const LAST_PACKETS_FOR: Duration = Duration::from_millis(100);
 
 /// Bit in a record's port, set if the owner is about to exit without releasing the port.
 const IS_ENDING: u64 = 1 << 16;
-/// Bit in a record of port 4791, set if the owner has not bound the port yet or is closing it.
+/// Bit in a record of a device's port, set if the owner has not bound the port yet or is closing it.
 const IS_UNSETTLED: u64 = 1 << 17;
-/// Maximum number of further attempts to bind port 4791 while another member binds or closes it.
+/// Maximum number of further attempts to bind the device's port while another member binds or closes it.
 const ATTEMPTS: u32 = 100;
 
-/// The holder of port 4791 at an address.
+/// The holder of this member's device port at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PortHolder {
     /// A live member, which relays datagrams to the other members.
@@ -53,14 +53,14 @@ pub(crate) enum PortHolder {
 /// Reason why a port was not bound.
 #[derive(Debug)]
 pub(crate) enum PortRefused<E> {
-    /// Binding failed; contains the error and the holder of port 4791 at that moment.
+    /// Binding failed; contains the error and the holder of the device's port at that moment.
     Bind(E, PortHolder),
     /// The port could not be recorded, so other members would drop packets from it.
     Record(HostError),
 }
 
 impl Host {
-    /// Binds port 4791 at an address with `bind`, and records this member as its holder. If the port is bound
+    /// Binds the device's port at an address with `bind`, and records this member as its holder. If the port is bound
     /// by another member, the error contains the holder.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Host {
         }
     }
 
-    /// Records a port other than 4791 that this member has bound at an address.
+    /// Records a port other than the device's port that this member has bound at an address.
     ///
     /// # Errors
     /// Returns the registry's error. Other members then drop packets from the port.
@@ -139,7 +139,7 @@ impl Host {
         self.ports_changed();
     }
 
-    /// Returns the recorded holder of port 4791 at an address.
+    /// Returns the recorded holder of the device's port at an address.
     pub(crate) fn port_holder(&self, address: IpAddr) -> PortHolder {
         let words = record_of(address, self.udp_port());
         let mut records = self.records(&PORTS).filter(|record| is_same(&record.words, &words));
@@ -150,7 +150,8 @@ impl Host {
         }
     }
 
-    /// Returns the other members that hold port 4791 at addresses where this member listens, without a system call.
+    /// Returns the other members that hold the device's port at addresses where this member listens, without a system
+    /// call.
     pub(crate) fn other_holders(&self) -> BTreeMap<MemberId, Vec<IpAddr>> {
         let mut holders: BTreeMap<MemberId, Vec<IpAddr>> = BTreeMap::new();
         let places = self.listening_places();

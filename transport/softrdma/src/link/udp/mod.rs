@@ -6,7 +6,7 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `ports` | the bound ports, the holder of port 4791, and the take-over when it dies |
+//! | `ports` | the bound ports, the holder of the device's port, and the take-over when it dies |
 //! | `transfer` | sending and receiving, and errors of the sockets |
 //! | `system` | the operating system's sockets |
 //! | `icmp` | ICMP errors reported by the kernel |
@@ -41,7 +41,7 @@ const RESUME_WAIT: Duration = Duration::from_millis(100);
 /// A link over UDP.
 #[derive(Debug)]
 pub(crate) struct UdpLink {
-    /// Declared before the relay, so that port 4791 is already free when other members detect the end of this
+    /// Declared before the relay, so that the device's port is already free when other members detect the end of this
     /// member.
     ports: Ports,
     /// Index of the socket that is read first in the next call, so that a busy address does not starve
@@ -124,7 +124,7 @@ impl UdpLink {
         self
     }
 
-    /// Makes this the link of a shard other than the first. The system chooses its ports, and port 4791 and the
+    /// Makes this the link of a shard other than the first. The system chooses its ports, and the device's port and the
     /// relay belong to the first shard.
     #[must_use]
     pub(crate) fn of_shard(mut self, members: Option<&Arc<Members>>) -> Self {

@@ -1,22 +1,22 @@
-//! The ports of the UDP link, and the member that holds port 4791.
+//! The ports of the UDP link, and the member that holds the device's port (4791 by default).
 //!
-//! Owns the sockets. Several processes of one host share an address: the first holds port 4791 and forwards datagrams
-//! to the others (`relay`). Each of the others sends from a port chosen by the system, to which peers send after its
-//! first packet. When the holder dies, the first member that detects this also binds port 4791. It keeps its other
-//! socket, since peers use that port.
+//! Owns the sockets. Several processes of one host share an address: the first holds the device's port and forwards
+//! datagrams to the others (`relay`). Each of the others sends from a port chosen by the system, to which peers send
+//! after its first packet. When the holder dies, the first member that detects this also binds the device's port. It
+//! keeps its other socket, since peers use that port.
 //!
 //! In a device with several shards, each shard except the first has a port chosen by the system at each
 //! address ([`Ports::leave_roce_port`]).
 //!
-//! | port 4791 is | [`Ports::open`] |
+//! | the device's port is | [`Ports::open`] |
 //! |---|---|
 //! | free | binds it |
 //! | held by a live member | binds another port, and watches the member |
-//! | bound, and its holder is dead | binds another port, and binds 4791 as soon as possible |
-//! | bound, but never held by a member | fails, since a program that is not a member serves RoCE there |
+//! | bound, and its holder is dead | binds another port, and binds the device's port as soon as possible |
+//! | bound, but never held by a member | fails, since a program that is not a member holds it |
 //!
 //! A member records each port in the registry before it sends packets from the port, since other members drop
-//! packets from unrecorded ports. Other members see the binding and recording of port 4791 as one step, so the
+//! packets from unrecorded ports. Other members see the binding and recording of the device's port as one step, so the
 //! last row can be decided without waiting. A failed attempt is repeated, without blocking, at the time that
 //! [`Ports::next_attempt`] returns.
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use trunkline_verbs::Time;
 
-/// Delay between the first two attempts to bind port 4791. It doubles with each attempt, up to [`LAST_WAIT`].
+/// Delay between the first two attempts to bind the device's port. It doubles with each attempt, up to [`LAST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const LAST_WAIT: Duration = Duration::from_millis(50);
 
@@ -58,7 +58,7 @@ impl FirstSockets {
     }
 }
 
-/// The next attempt to bind port 4791.
+/// The next attempt to bind the device's port.
 #[derive(Debug, Clone, Copy)]
 struct Attempt {
     at: Time,
@@ -75,7 +75,7 @@ pub(super) struct Ports {
     bound: Vec<Bound>,
     /// Connections with the other members; `None` if addresses are not shared.
     members: Option<Arc<Members>>,
-    /// True if port 4791 is left to the first shard.
+    /// True if the device's port is left to the first shard.
     leaves_roce_port: bool,
     /// Sockets of the first shard, and this shard's handles to the ones that it uses.
     first: Arc<FirstSockets>,
@@ -242,7 +242,7 @@ impl Ports {
         }
     }
 
-    /// Schedules an immediate attempt to bind port 4791 at each address, since a member that may have held it
+    /// Schedules an immediate attempt to bind the device's port at each address, since a member that may have held it
     /// has left.
     pub(super) fn attempt_now(&mut self) {
         self.attempt = Some(Attempt { at: Time(0), wait: FIRST_WAIT });
@@ -253,7 +253,7 @@ impl Ports {
         self.attempt.map(|attempt| attempt.at)
     }
 
-    /// Tries to bind port 4791 if an attempt is due.
+    /// Tries to bind the device's port if an attempt is due.
     pub(super) fn poll(&mut self, now: Time) {
         let Some(Attempt { wait, .. }) = self.attempt.take_if(|attempt| attempt.at <= now) else { return };
         if !self.take_over(wait == LAST_WAIT) {
@@ -261,7 +261,7 @@ impl Ports {
         }
     }
 
-    /// Binds port 4791 at each address, or watches the member that holds it. Returns false if neither succeeds
+    /// Binds the device's port at each address, or watches the member that holds it. Returns false if neither succeeds
     /// at one of the addresses.
     ///
     /// A port that is in use may be in use only until an ended process is gone, so this is logged only if `is_late`.
@@ -307,7 +307,7 @@ impl Ports {
         self.bound.iter().any(|bound| bound.address == address && bound.is_main)
     }
 
-    /// Binds port 4791 and records this member as its holder. Returns the holder in the error.
+    /// Binds the device's port and records this member as its holder. Returns the holder in the error.
     fn hold(&self, address: IpAddr) -> Result<Box<dyn DatagramSocket>, (LinkError, PortHolder)> {
         let bind = || self.sockets.bind(address, self.main_port);
         let Some(members) = &self.members else {

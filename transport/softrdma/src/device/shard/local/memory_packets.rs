@@ -132,7 +132,7 @@ impl Shard {
 
     /// Parks all rings again, for a thread that sleeps while another thread has done work. Returns true if
     /// packets have arrived before the rings were parked.
-    pub(in crate::device) fn has_control_events_more_in_memory(&mut self) -> bool {
+    pub(in crate::device) fn park_memory_again(&mut self) -> bool {
         self.local.park_again()
     }
 
