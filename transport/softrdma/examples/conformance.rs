@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Each item is checked within one process over UDP on two addresses, or, if it needs several processes, between
-//! processes on one address. In that case the program starts itself as the puppet. It writes the report to standard
-//! output, and progress to standard error. The exit status is 1 if an item failed, and 2 for invalid arguments.
+//! processes on one address. In that case the program starts itself as the puppet. The program writes the report to
+//! standard output, and progress to standard error. The exit status is 1 if an item failed, and 2 for invalid
+//! arguments.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -15,7 +15,7 @@ use trunkline_transport::{
 };
 use trunkline_verbs::Time;
 
-/// Long enough for a loaded machine. Only a failing test waits until this limit.
+/// Time limit of waits, long enough for a loaded machine. Only a failing test waits that long.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// First byte of a message that the receiver sends back.

@@ -284,8 +284,8 @@ fn certificate_revoked_during_handshake_ends_session() {
 }
 
 /// The files of two nodes change at the same time, as the files of all nodes do when a root is added. The TLS client
-/// begins an exchange while the server's RENEW, which requests the same exchange, is in flight. "A client ignores it if
-/// it has begun that exchange."
+/// begins an exchange while the server's RENEW, which requests the same exchange, is in flight. The client ignores the
+/// RENEW, because it has begun that exchange.
 #[test]
 fn simultaneous_renewals_keep_session_up() {
     const CLIENTS: usize = 12;

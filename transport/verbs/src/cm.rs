@@ -238,7 +238,7 @@ impl RejectReason {
 pub enum UnreachableCause {
     /// No answer arrived in time.
     NoAnswer,
-    /// UDP port 4791 of the peer's address is closed.
+    /// The UDP port of the peer's device is closed.
     Port,
     /// The peer's host or network has no route, or the host does not respond on its link.
     Host,

@@ -19,7 +19,7 @@ pub struct Rkey(pub u32);
 pub struct RemoteAddress {
     /// The address.
     pub address: IoAddress,
-    /// The key of the region that contains it.
+    /// The key of the region that contains the address.
     pub rkey: Rkey,
 }
 

@@ -1,8 +1,8 @@
 //! The time type of all layers, and the clock that provides it.
 //!
-//! Only this module reads the operating system's time. Owners of a [`Clock`] may read that clock; the protocol's state
-//! machines get a [`Time`] from their caller and never read a clock. A simulation replaces the clock, so no layer above may
-//! read the system's time directly.
+//! Owners of a [`Clock`] may read that clock; the protocol's state machines get a [`Time`] from their caller and never
+//! read a clock. A simulation replaces the clock, so code that a simulation runs must not read the operating system's
+//! time directly.
 
 use nix::time::{ClockId, clock_gettime};
 use std::fmt;

@@ -11,7 +11,7 @@ pub struct Sge {
     pub address: IoAddress,
     /// Length in bytes.
     pub length: u32,
-    /// The key of the region that contains it.
+    /// The key of the region that contains the range.
     pub lkey: Lkey,
 }
 

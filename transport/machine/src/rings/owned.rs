@@ -1,8 +1,8 @@
 //! A value that one thread at a time works on, for one turn. It is the lock of a shard.
 //!
-//! The lock word is on a separate cache line. A poller tries the lock once per turn. If no other thread needs the value,
-//! that costs one read-modify-write of an uncontended line. Other threads that need the value, such as control or a second
-//! thread of the program, wait for the same lock.
+//! The lock word is on a separate cache line. A poller tries the lock once per turn. If no other thread needs the
+//! value, locking and unlocking cost one read-modify-write each, of an uncontended line. Other threads that need the
+//! value, such as control or a second thread of the program, wait for the same lock.
 //!
 //! ```text
 //!   word      meaning                      try_enter   enter                     leave

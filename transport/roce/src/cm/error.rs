@@ -22,7 +22,7 @@ pub enum CmError {
         /// Maximum length.
         max: usize,
     },
-    /// Another listener uses the address and port.
+    /// Another listener uses the address and port, or all ports that port 0 selects from are in use.
     #[error("another listener has this address and port; choose another port, or 0 for a free one")]
     AddressInUse,
     /// One address is IPv4, the other IPv6.

@@ -62,7 +62,7 @@ pub enum Event {
     ServiceReply {
         /// Id of the SIDR request.
         id: ConnectionId,
-        /// The QP that serves the port. The number is not checked.
+        /// The QP that serves the port. The peer may name any number, including 0 and 1.
         qpn: QpNumber,
         /// Q_Key of that QP.
         qkey: u32,

@@ -19,7 +19,7 @@ use trunkline_verbs::{
 /// A refusal of a request by the machine itself.
 struct Refusal {
     reason: RejectReason,
-    /// True if the only fault is that the listener accepts the other kind of connection.
+    /// `Some` if the only fault is that the listener accepts the other kind of connection.
     other_kind: Option<OtherKind>,
 }
 

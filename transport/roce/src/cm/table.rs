@@ -90,7 +90,7 @@ impl Table {
         self.count(listeners, id, true);
     }
 
-    /// Sets the peer's ids when its REP has arrived.
+    /// Changes the peer's ids when its REP arrives. `change` sets them.
     pub(super) fn set_peer(&mut self, id: ConnectionId, change: impl FnOnce(&mut Connection)) {
         self.unindex_peer(id);
         if let Some(connection) = self.connections.get_mut(&id) {

@@ -1,4 +1,4 @@
-//! Packet formats of RoCEv2, for the contents of UDP datagrams to port 4791.
+//! Packet formats of RoCEv2, for the payload of its UDP datagrams.
 //!
 //! This module contains every offset and code on the wire. All layers above use it. It does no I/O, and never panics on any
 //! bytes. Its facts come from contract rocev2 §1 to §4 and §9.

@@ -67,7 +67,7 @@ impl Soft {
     }
 }
 
-/// Serves as a puppet at the address in the variable.
+/// Serves as a puppet at the address in [`PUPPET`].
 pub(crate) fn serve() -> io::Result<()> {
     let address = std::env::var(PUPPET).ok().and_then(|text| text.parse().ok());
     let address: IpAddr = address.ok_or_else(|| io::Error::other(format!("{PUPPET} holds no address")))?;

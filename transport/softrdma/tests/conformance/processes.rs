@@ -9,7 +9,7 @@ use trunkline_conformance::{PROCESS_ITEMS, assert_process_item};
 /// Faults of the runs with packet loss.
 const PLAN: &str = "drop=0.03,reorder=0.03,duplicate=0.03,corrupt=0.01,seed=5";
 
-/// Entry point of a puppet. Does nothing unless the variable is set.
+/// Entry point of a puppet. Does nothing unless [`PUPPET`] is set.
 #[test]
 fn puppet() {
     if std::env::var_os(PUPPET).is_some() {

@@ -30,7 +30,7 @@ const LENGTH: u32 = 12_000;
 /// Number of receives posted for these messages.
 const RECEIVES: usize = 16;
 
-/// Entry point of a peer. It connects to the address in the variable, and accepts connection requests until
+/// Entry point of a peer. It connects to the address in [`PEER`], and accepts connection requests until
 /// its input ends. A line of the input is the number of an SRQ, to which the peer sends messages from then
 /// on.
 #[test]

@@ -29,8 +29,8 @@ fn place(index: u64) -> usize {
     usize::try_from(index).unwrap() * SIZE as usize
 }
 
-/// Entry point of the peer, which waits for messages on an SRQ. Its TGT is connected to the INI that the
-/// variable names.
+/// Entry point of the peer, which waits for messages on an SRQ. Its TGT is connected to the INI that
+/// [`PEER`] names.
 #[test]
 fn peer() {
     if part().as_deref() != Some("peer") {

@@ -13,7 +13,7 @@ use sender::Sender;
 use std::fs::File;
 use trunkline_verbs::{CompletionStatus, SrqNumber};
 
-/// Entry point of an actor's process. Does nothing unless the variable is set.
+/// Entry point of an actor's process. Does nothing unless [`PUPPET`] is set.
 #[test]
 fn play() {
     if std::env::var_os(PUPPET).is_some() {

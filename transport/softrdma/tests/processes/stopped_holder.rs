@@ -16,7 +16,7 @@ use trunkline_verbs::{Completion, Prepared};
 
 const ADDRESS: &str = "TRUNKLINE_TEST_HELD_ADDRESS";
 
-/// Entry point of the holder, which listens at the address in the variable until its input ends.
+/// Entry point of the holder, which listens at the address in [`ADDRESS`] until its input ends.
 #[test]
 fn holder() {
     if part().as_deref() != Some("holder") {

@@ -45,7 +45,7 @@ pub(super) struct Retry {
     pub(super) probe_due: bool,
     /// PSN of the packet that was probed, until it is acknowledged.
     pub(super) probed: Option<Psn>,
-    /// PSN and time of the last concluded loss, so that one burst of responses is not counted twice.
+    /// PSN and time of the last detected loss, so that one burst of responses is not counted twice.
     went_back: Option<(Psn, Time)>,
     /// True if the next `poll_transmit` must send a duplicate that the peer answers.
     pub(super) duplicate_due: bool,
