@@ -6,7 +6,7 @@
 //! poller. Memory is fixed, so a new event replaces the oldest one.
 #![forbid(unsafe_code)]
 
-use super::status::clean;
+use super::status::{clean, clean_to};
 use crate::{PeerDown, PeerKey};
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -22,8 +22,8 @@ const MAGIC: &str = "trunkline-record 1";
 /// peers can begin and end at any rate. The third is for requests refused after the peer proved its address. The last
 /// is for requests refused before such a proof, since their addresses may be forged.
 const LISTS: [usize; 4] = [128, 512, 96, 32];
-/// Maximum length of an event as a line, in bytes.
-const LONGEST_LINE: usize = 512;
+/// Maximum length of a cause, in bytes.
+const LONGEST_CAUSE: usize = 1024;
 
 /// Kind of a recorded event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -177,14 +177,9 @@ impl RecordedEvent {
         let poller = or_none(poller.map(|poller| poller.to_string()));
         let peer = or_none(peer.map(|peer| peer.to_string()));
         let took = or_none(took.map(|took| took.as_nanos().to_string()));
-        let (side, method, code, cause) = (clean(side), clean(method), clean(code), clean(cause));
-        let kind = kind.name();
-        let mut line =
-            format!("event\t{at_ns}\t{poller}\t{kind}\t{side}\t{method}\t{peer}\t{code}\t{took}\t{cause}");
-        // Truncate the cause, which is the last field. All characters are ASCII.
-        line.truncate(LONGEST_LINE - 1);
-        line.push('\n');
-        line
+        let (side, method, code) = (clean(side), clean(method), clean(code));
+        let (kind, cause) = (kind.name(), clean_to(LONGEST_CAUSE, cause));
+        format!("event\t{at_ns}\t{poller}\t{kind}\t{side}\t{method}\t{peer}\t{code}\t{took}\t{cause}\n")
     }
 
     fn parse(fields: &[&str]) -> Option<Self> {
@@ -200,7 +195,7 @@ impl RecordedEvent {
             peer: some(peer).map(|peer| peer.parse()).transpose().ok()?,
             code: clean(code),
             took: took.map(Duration::from_nanos),
-            cause: clean(cause),
+            cause: clean_to(LONGEST_CAUSE, cause),
             ..Self::new(EventKind::parse(kind)?, Time(at_ns.parse().ok()?))
         })
     }
@@ -483,9 +478,29 @@ mod tests {
         let long = "\u{1b}[2J\u{85}".repeat(1000);
         let event = RecordedEvent { method: long.clone(), cause: long, ..record([]).events.remove(0) };
         let line = event.to_line();
-        assert!(line.len() <= LONGEST_LINE && !line.contains('\u{1b}') && line.ends_with('\n'));
+        assert!(line.len() <= 2048 && !line.contains('\u{1b}') && line.ends_with('\n'), "{line}");
         let fields: Vec<_> = line.trim_end().split('\t').collect();
-        assert!(RecordedEvent::parse(&fields).unwrap().cause.starts_with("?[2J??[2J"));
+        let mut hostile = fields.clone();
+        let text = "\u{1b}[2J\u{85}".repeat(1000);
+        hostile[9] = &text;
+        for fields in [fields, hostile] {
+            let cause = RecordedEvent::parse(&fields).unwrap().cause;
+            assert!(cause.starts_with("?[2J??[2J") && cause.ends_with('…'), "{cause}");
+            assert_eq!(cause.len(), 1024);
+        }
+    }
+
+    #[test]
+    fn cause_of_at_most_1024_bytes_is_complete() {
+        for length in [257, 1024, 1025] {
+            let event = RecordedEvent { cause: "x".repeat(length), ..record([]).events.remove(0) };
+            let written = NodeRecord { events: vec![event.clone(); 200], ..record([]) };
+            let text = written.to_text(&Clock::monotonic());
+            assert!(text.len() <= MAX_NODE_BYTES, "{}", text.len());
+            let read = NodeRecord::parse(&text).unwrap();
+            assert_eq!(read.omitted + read.events.len(), 203);
+            assert_eq!(read.events[0].cause == event.cause, length <= 1024, "{}", read.events[0].cause);
+        }
     }
 
     #[test]

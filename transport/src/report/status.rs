@@ -15,8 +15,10 @@ use trunkline_verbs::QpPath;
 
 /// The first line.
 const MAGIC: &str = "trunkline-node 1";
-/// Maximum length of a value that is not a number or an address, in characters.
+/// Maximum length of a value that is not a number or an address, in bytes.
 const LONGEST: usize = 256;
+/// End of a value that was shortened.
+const CUT: &str = "…";
 /// Maximum number of methods that are read from one node.
 const MAX_METHODS: usize = 512;
 /// Space for the line that counts omitted peers.
@@ -272,11 +274,24 @@ impl PeerStatus {
     }
 }
 
-/// Shortens a value, and replaces characters that would end a field, control a terminal, or change the
+/// Shortens a value to [`LONGEST`], and replaces characters that would end a field, control a terminal, or change the
 /// displayed order.
 pub(super) fn clean(text: &str) -> String {
+    clean_to(LONGEST, text)
+}
+
+/// Same as [`clean`], with another maximum length in bytes.
+pub(super) fn clean_to(longest: usize, text: &str) -> String {
     let is_plain = |letter: char| letter == ' ' || letter.is_ascii_graphic();
-    text.chars().take(LONGEST).map(|letter| if is_plain(letter) { letter } else { '?' }).collect()
+    // The writer may have cut the value.
+    let (text, was_cut) = text.strip_suffix(CUT).map_or((text, false), |text| (text, true));
+    let letters = text.chars().take(longest + 1);
+    let mut text: String = letters.map(|letter| if is_plain(letter) { letter } else { '?' }).collect();
+    if was_cut || text.len() > longest {
+        text.truncate(longest - CUT.len());
+        text.push_str(CUT);
+    }
+    text
 }
 
 #[cfg(test)]
