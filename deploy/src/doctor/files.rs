@@ -330,7 +330,8 @@ mod tests {
         }
         let at =
             |ip: &str| HostAddress { interface: "eth0".into(), ip: ip.parse().unwrap(), has_carrier: true };
-        Host { root: folder.path().to_owned(), addresses: vec![at("10.0.0.1"), at("10.0.0.2")] }
+        let addresses = vec![at("10.0.0.1"), at("10.0.0.2")];
+        Host { root: folder.path().to_owned(), addresses, down: Vec::new() }
     }
 
     fn findings(planted: &[(&str, &str)]) -> Vec<Finding> {

@@ -6,7 +6,7 @@
 use super::{Finding, Host, HostAddress, Severity};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access, geteuid};
@@ -56,24 +56,29 @@ const OTHER_DIRECTORY: &str = "name another directory in TRUNKLINE_RUNTIME_DIR";
 impl Host {
     /// Returns a description of this host.
     pub(super) fn this() -> io::Result<Self> {
-        let entries = getifaddrs()?.filter(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
-        let addresses = entries.filter_map(|entry| {
+        let (up, down): (Vec<_>, Vec<_>) =
+            getifaddrs()?.partition(|entry| entry.flags.contains(InterfaceFlags::IFF_UP));
+        let address = |entry: InterfaceAddress| {
             let address = entry.address?;
             let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
             let ip = v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))?;
             let has_carrier = entry.flags.contains(InterfaceFlags::IFF_RUNNING);
             Some(HostAddress { interface: entry.interface_name, ip, has_carrier })
-        });
-        Ok(Self { root: PathBuf::from("/"), addresses: addresses.collect() })
+        };
+        let [addresses, down] = [up, down].map(|entries| entries.into_iter().filter_map(address).collect());
+        Ok(Self { root: PathBuf::from("/"), addresses, down })
     }
 
     /// Returns the addresses that a device can have, which are all except link-local addresses.
     fn usable(&self) -> BTreeSet<IpAddr> {
-        let is_local = |ip: &IpAddr| match ip {
-            IpAddr::V4(v4) => v4.is_link_local(),
-            IpAddr::V6(v6) => v6.is_unicast_link_local(),
-        };
-        self.addresses.iter().map(|at| at.ip).filter(|ip| !is_local(ip)).collect()
+        self.addresses.iter().map(|at| at.ip).filter(|ip| !is_link_local(*ip)).collect()
+    }
+}
+
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
     }
 }
 
@@ -193,11 +198,19 @@ fn addresses(host: &Host) -> Vec<Finding> {
         findings.push(Finding::failure("loopback", "the interface lo is down or has no address", remedy));
     }
     let list = other.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    findings.push(if list.is_empty() {
-        let remedy = "give an interface that is up an address (ip addr add ADDRESS/PREFIX dev INTERFACE)";
-        Finding::warning("addresses", "loopback only: nodes are not reached by other hosts", remedy)
-    } else {
-        Finding::ok("addresses", list)
+    let is_usable = |at: &&HostAddress| !at.ip.is_loopback() && !is_link_local(at.ip);
+    let seen = "loopback only: nodes are not reached by other hosts";
+    findings.push(match host.down.iter().find(is_usable) {
+        _ if !list.is_empty() => Finding::ok("addresses", list),
+        Some(HostAddress { interface, ip, .. }) => Finding::warning(
+            "addresses",
+            format!("{seen}; {interface}, which has {ip}, is down"),
+            format!("ip link set {interface} up"),
+        ),
+        None => {
+            let remedy = "give an interface that is up an address (ip addr add ADDRESS/PREFIX dev INTERFACE)";
+            Finding::warning("addresses", seen, remedy)
+        }
     });
     let mut silent = BTreeMap::<_, Vec<_>>::new();
     for at in host.addresses.iter().filter(|at| !at.has_carrier && other.contains(&at.ip)) {
@@ -582,6 +595,24 @@ mod tests {
     }
 
     #[test]
+    fn interface_with_address_that_is_down_is_named() {
+        let test = "interface_with_address_that_is_down_is_named";
+        let setup = "ip link add near type veth peer name far && ip address add 10.9.0.1/24 dev near";
+        if !trunkline_testkit::is_in_network_namespace(module_path!(), test, setup) {
+            return;
+        }
+        let host = Host::this().unwrap();
+        let found = addresses(&host);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            (found[0].severity, found[0].remedy.as_deref()),
+            (Severity::Warning, Some("ip link set near up"))
+        );
+        assert!(found[0].seen.contains("near, which has 10.9.0.1, is down"), "{found:?}");
+        assert!(!host.usable().contains(&IpAddr::from([10, 9, 0, 1])), "{host:?}");
+    }
+
+    #[test]
     fn host_without_addresses_or_carrier_is_reported() {
         let host = |ips: &[&str]| Host {
             root: "/".into(),
@@ -593,6 +624,7 @@ mod tests {
                     has_carrier: *ip != "fd00::2",
                 })
                 .collect(),
+            down: Vec::new(),
         };
         let severities =
             |ips: &[&str]| addresses(&host(ips)).iter().map(|found| found.severity).collect::<Vec<_>>();

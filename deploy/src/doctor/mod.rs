@@ -94,10 +94,13 @@ impl Finding {
 struct Host {
     /// Directory that is used as `/`.
     root: PathBuf,
+    /// Addresses of interfaces that are up.
     addresses: Vec<HostAddress>,
+    /// Addresses of interfaces that are down.
+    down: Vec<HostAddress>,
 }
 
-/// An address of an interface that is up.
+/// An address of an interface.
 #[derive(Debug, Clone)]
 struct HostAddress {
     interface: String,
