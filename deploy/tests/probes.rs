@@ -97,6 +97,32 @@ mod tests {
         assert!(["code", "reason", "server"].iter().all(|name| result[name].is_null()), "{result}");
     }
 
+    #[test]
+    fn route_that_refuses_server_is_cause() {
+        let setup = "ip link add near type veth peer name far && ip address add 10.9.0.1/24 dev near && ip link set near up && \
+                     ip route add blackhole 10.1.0.0/24 && ip route add unreachable 10.2.0.0/24 && ip route add prohibit 10.3.0.0/24";
+        if !is_in_network_namespace(module_path!(), "route_that_refuses_server_is_cause", setup) {
+            return;
+        }
+        for server in ["10.1.0.7", "10.2.0.7", "10.3.0.7", "10.4.0.7"] {
+            for own in ["", "10.9.0.1"] {
+                let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                    .args(["ping", "--json", "--timeout-ms", "60000", &format!("{server}:7000")])
+                    .env("TRUNKLINE_ADDRESS", own)
+                    .output()
+                    .expect("the program starts");
+                let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                let cause = result["cause"].as_str().expect("a cause");
+                assert!(cause.contains(&format!("no route to {server}: ")), "{own} {cause}");
+                assert!(
+                    cause.ends_with(&format!("check the address and the routes (ip route get {server})")),
+                    "{own} {cause}"
+                );
+                assert_eq!(result["reason"], "Unreachable", "{result}");
+            }
+        }
+    }
+
     #[cfg(feature = "identity")]
     #[test]
     fn ping_proves_names_and_shows_servers() {

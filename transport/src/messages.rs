@@ -308,7 +308,8 @@ pub enum PeerDown {
     PortUnreachable(SocketAddr),
     /// A router, or this host, reports that it cannot reach the peer's address.
     #[error(
-        "no route to {0}: a router, or this host, reports that it does not reach the address; check the address and the routes"
+        "no route to {0}: a router, or this host, reports that it does not reach the address; check the address and the routes \
+         (ip route get {0})"
     )]
     HostUnreachable(IpAddr),
     /// A firewall, of this host or on the path, refuses packets to this address and UDP port of the peer's device.

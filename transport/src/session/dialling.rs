@@ -200,11 +200,12 @@ pub(super) fn log_set_up(key: PeerKey, number: u32, step: &'static str, detail: 
 /// Returns the cause reported to waiters for an error while connecting to a device.
 fn cause_of(error: VerbsError, device: SocketAddr) -> PeerDown {
     match error {
-        VerbsError::Os(nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH) => {
+        // A prohibit route of this host causes EACCES.
+        VerbsError::Os(nix::libc::EHOSTUNREACH | nix::libc::ENETUNREACH | nix::libc::EACCES) => {
             PeerDown::HostUnreachable(device.ip())
         }
-        // This host's routes or its firewall forbid the address.
-        VerbsError::Os(nix::libc::EACCES | nix::libc::EPERM) => PeerDown::Prohibited(device),
+        // This host's firewall forbids the address.
+        VerbsError::Os(nix::libc::EPERM) => PeerDown::Prohibited(device),
         VerbsError::Gone => PeerDown::DeviceRemoved,
         // The peer's link address could not be resolved.
         VerbsError::Os(nix::libc::ETIMEDOUT) => PeerDown::Unreachable,

@@ -319,6 +319,10 @@ impl Addresses {
         let may_refuse = self.host.is_some() && !remote.ip().is_unspecified();
         let routed = match route_source(remote, None) {
             Err(error) if may_refuse && is_nowhere(&error) => return Err(error.into()),
+            // The error of a blackhole route, EINVAL, also has other meanings for callers.
+            Err(error) if may_refuse && error.kind() == io::ErrorKind::InvalidInput => {
+                return Err(VerbsError::Os(libc::EHOSTUNREACH));
+            }
             routed => routed.ok(),
         };
         let leaves_loopback = |from: &IpAddr| from.is_loopback() && !remote.ip().is_loopback();
