@@ -3,7 +3,7 @@
 //! The CM thread of a node answers the query, so nodes with blocked handlers answer too. Stopped processes delay the list
 //! by at most one second per 64 nodes, or two seconds if rates are measured.
 
-use crate::streams::{ascii, finish, warn};
+use crate::streams::{ascii, fail, finish, warn};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -228,12 +228,11 @@ pub(crate) fn ports_of_silent(silent_pids: &[Option<u32>]) -> Vec<UdpPort> {
 /// is written to standard error if `is_first` is true.
 ///
 /// # Errors
-/// Returns the exit status of the program if the directory cannot be used.
-pub(crate) fn ask(request: NodeRequest, is_first: bool) -> Result<Vec<FoundNode>, ExitCode> {
-    unless_absent(ask_nodes(None, request, PATIENCE), is_first, Vec::new).map_err(|error| {
-        warn(error);
-        ExitCode::FAILURE
-    })
+/// Reports the error, also as JSON if `is_json` is true, and returns the exit status of the program if the directory
+/// cannot be used.
+pub(crate) fn ask(request: NodeRequest, is_first: bool, is_json: bool) -> Result<Vec<FoundNode>, ExitCode> {
+    let found = unless_absent(ask_nodes(None, request, PATIENCE), is_first, Vec::new);
+    found.map_err(|error| fail(error, is_json, 1))
 }
 
 /// Replaces the error for an absent runtime directory with the value of `none`. Writes a note to standard error if
@@ -264,10 +263,7 @@ pub fn run(arguments: &NodesArguments) -> ExitCode {
     let listing = listing(None, Duration::from_millis(arguments.interval_ms));
     let listing = match unless_absent(listing, true, || list(&[], &BTreeMap::new())) {
         Ok(listing) => listing,
-        Err(error) => {
-            warn(error);
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return fail(error, arguments.json, 1),
     };
     let text = if arguments.json { ascii(&json(&listing)) } else { table(&listing) };
     finish(&text, u8::from(!listing.silent_pids.is_empty()))

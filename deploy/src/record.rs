@@ -32,7 +32,7 @@ pub struct RecordArguments {
 /// used, or the output cannot be written.
 #[must_use]
 pub fn run(arguments: &RecordArguments) -> ExitCode {
-    let found = match ask(NodeRequest::Record, true) {
+    let found = match ask(NodeRequest::Record, true, arguments.json) {
         Ok(found) => found,
         Err(exit) => return exit,
     };
@@ -41,8 +41,15 @@ pub fn run(arguments: &RecordArguments) -> ExitCode {
     let records: Vec<_> = records.into_iter().filter(|(_, record)| asked(record)).collect();
     let silent = found.iter().filter(|node| record(node).is_none()).map(|node| node.pid).collect::<Vec<_>>();
     let is_complete = if arguments.address.is_some() { !records.is_empty() } else { silent.is_empty() };
+    let missing = arguments.address.filter(|_| !is_complete);
+    let error = missing
+        .map(|address| format!("no node at {address} gives a record: `trunkctl nodes` lists those that run"));
     let text = if arguments.json {
-        ascii(&format!("{:#}", json(&records, &silent)))
+        let mut document = json(&records, &silent);
+        if let Some(error) = &error {
+            document["error"] = error.as_str().into();
+        }
+        ascii(&format!("{document:#}"))
     } else {
         table(&records, &silent)
     };
@@ -52,8 +59,8 @@ pub fn run(arguments: &RecordArguments) -> ExitCode {
     if is_complete {
         return ExitCode::SUCCESS;
     }
-    if let Some(address) = arguments.address {
-        warn(format_args!("no node at {address} gives a record: `trunkctl nodes` lists those that run"));
+    if let Some(error) = error {
+        warn(error);
     }
     ExitCode::FAILURE
 }

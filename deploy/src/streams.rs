@@ -31,13 +31,13 @@ pub(crate) fn finish(text: &str, status: u8) -> ExitCode {
     status.max(print(text).err().unwrap_or_default()).into()
 }
 
-/// Writes a failure to standard error, and with `is_json` also as JSON to standard output. Returns `status`.
+/// Writes a failure to standard error, and with `is_json` also as a line of JSON to standard output. Returns `status`.
 pub(crate) fn fail(text: impl Display, is_json: bool, status: u8) -> ExitCode {
     let text = text.to_string();
     warn(&text);
     if is_json {
         // Programs that read the output get the exit status in each case.
-        let _printed = print(&ascii(&format!("{:#}", serde_json::json!({ "error": text }))));
+        let _printed = print(&ascii(&serde_json::json!({ "error": text }).to_string()));
     }
     status.into()
 }

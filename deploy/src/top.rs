@@ -62,7 +62,7 @@ pub fn run(arguments: &TopArguments) -> ExitCode {
     let (mut earlier, mut is_first) = (BTreeMap::new(), true);
     let mut left = arguments.count.map(|count| count.saturating_add(1));
     loop {
-        let found = match ask(NodeRequest::Status, is_first) {
+        let found = match ask(NodeRequest::Status, is_first, arguments.json) {
             Ok(found) => found,
             Err(exit) => return exit,
         };

@@ -349,12 +349,15 @@ mod tests {
         assert!(exit == 0 && text.contains("  call failed, poller 0, server, "), "{text}");
         drop(server);
         let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
-            .args(["record", &address.to_string()])
+            .args(["record", "--json", &address.to_string()])
             .output()
             .unwrap();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(&format!("no node at {address} gives a record")), "{error}");
+        let record: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let text = record["error"].as_str().expect("an error");
+        assert!(error.contains(text) && record["nodes"] == serde_json::json!([]), "{record}");
     }
 
     /// The list also contains the nodes of other tests.

@@ -321,6 +321,29 @@ mod tests {
     }
 
     #[test]
+    fn unusable_runtime_directory_is_reported_in_json() {
+        let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
+        let file = folder.join("file");
+        fs::write(&file, "").expect("a writable directory");
+        let nodes: &[&str] = &["nodes", "--json"];
+        for arguments in [nodes, &["top", "--json", "-n", "1"], &["record", "--json"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_trunkctl"))
+                .args(arguments)
+                .env("TRUNKLINE_RUNTIME_DIR", &file)
+                .output()
+                .expect("the program starts");
+            let text = stdout(&output);
+            let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            let error = json["error"].as_str().expect("an error");
+            assert!(
+                error.contains("file") && String::from_utf8_lossy(&output.stderr).contains(error),
+                "{text}"
+            );
+            assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        }
+    }
+
+    #[test]
     fn texts_of_files_are_escaped() {
         let folder = trunkline_testkit::Folder::new().expect("a temporary directory");
         let name = "a\u{1b}[31m\n\u{202e}.pcap";
