@@ -37,6 +37,7 @@ mod tables;
 mod threads;
 
 pub use crate::host::ask_nodes;
+pub use crate::host::existing_folder;
 pub use crate::host::list_devices;
 pub use crate::host::put_back;
 pub use crate::host::runtime_directory;

@@ -45,7 +45,7 @@ pub use error::HostError;
 pub(crate) use files::away::AwayFiles;
 pub use files::away::{DeviceList, list_devices, put_back, take_away};
 pub use files::node_sockets::{FoundNode, MAX_NODE_BYTES, MAX_NODES, NodeRequest, NodeSocket, ask_nodes};
-pub use files::runtime_dir::runtime_directory;
+pub use files::runtime_dir::{existing_folder, runtime_directory};
 pub(crate) use member::Host;
 pub(crate) use members::{MAX_MESSAGE_BYTES, MemberMessage, Members, Received, Undelivered, stat_fields};
 pub(crate) use memory::area::{AreaHandle, Areas, MappedArea, OwnArea};

@@ -70,12 +70,12 @@ pub(in crate::host) fn namespace_folder(named: Option<&Path>) -> Result<PathBuf,
     Ok(folder)
 }
 
-/// Returns the folder like [`namespace_folder`], but does not create it. Returns `None` if the directory does not
-/// contain a folder for this network namespace.
+/// Returns the folder of this process's network namespace without creating it, or `None` if the runtime directory does
+/// not contain it. If `named` is `None`, the directory comes from the environment.
 ///
 /// # Errors
-/// [`HostError::Absent`] if the directory does not exist.
-pub(in crate::host) fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
+/// Returns [`HostError::Absent`] if the directory does not exist, and other errors if it cannot be used.
+pub fn existing_folder(named: Option<&Path>) -> Result<Option<PathBuf>, HostError> {
     let folder = runtime_directory(named)?.join(FolderName::of_this_thread().to_string());
     Ok(is_private_directory(&folder)?.then_some(folder))
 }
