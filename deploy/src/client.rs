@@ -93,9 +93,13 @@ impl ClientArguments {
         match within(limit.saturating_sub(began.elapsed()), move || block_on(ready))? {
             Some(result) => result?,
             None => {
-                let causes = Some(last_causes(&node.record(), log)).filter(|causes| !causes.is_empty());
-                let cause = causes.unwrap_or_else(|| log.awaited());
-                return Err(Failure::expired(format!("no session after {limit:?}: {cause}")));
+                let causes = last_causes(&node.record(), log);
+                let (missing, cause) = match causes.is_empty() {
+                    true if log.session().is_some() => ("answer", log.awaited()),
+                    true => ("session", log.awaited()),
+                    false => ("session", causes),
+                };
+                return Err(Failure::expired(format!("no {missing} after {limit:?}: {cause}")));
             }
         }
         Ok((node, channel))

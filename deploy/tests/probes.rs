@@ -7,11 +7,12 @@ mod tests {
     use std::net::SocketAddr;
     use std::process::Command;
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc;
     use std::thread;
     use trunkline::health::{HealthClient, HealthReporter, ServingStatus};
     #[cfg(feature = "identity")]
     use trunkline::report::EventKind;
-    use trunkline::{Node, block_on};
+    use trunkline::{Node, PollerIndex, block_on};
     use trunkline_testkit::{Folder, Process, fresh_ip, is_in_network_namespace, print_line, same_test};
 
     /// Environment variable that contains the listen address of the process that holds a port.
@@ -272,6 +273,25 @@ mod tests {
         let list: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!((exit, &list["silent_pids"]), (Some(1), &serde_json::json!([pid])), "{list}");
         assert!(list["ports"][0]["is_stopped"] == true && list["not_visible"].is_string(), "{list}");
+    }
+
+    #[test]
+    fn ping_reports_held_poller_as_missing_answer() {
+        let server = Node::builder().listen("127.0.0.1:0").pollers(1).start().unwrap();
+        let address = server.local_address().to_string();
+        let (release, held) = mpsc::channel::<()>();
+        let (begin, begun) = mpsc::channel();
+        let task = server.run_on(PollerIndex(0), move |_| async move {
+            begin.send(()).unwrap();
+            held.recv().unwrap_err();
+        });
+        begun.recv().unwrap();
+        let (exit, result) = ping(&["--timeout-ms", "5000", &address]);
+        let cause = result["cause"].as_str().expect("a cause");
+        assert_eq!(exit, 1, "{result}");
+        assert!(cause.starts_with(&format!("no answer after 5s: {address}: the session is up, ")), "{cause}");
+        drop(release);
+        block_on(task).unwrap();
     }
 
     #[test]
