@@ -68,7 +68,9 @@ pub enum HostError {
     #[error("the host's registry holds no more {0}; end programs that are not needed")]
     Full(&'static str),
     /// Another member has claimed the service.
-    #[error("something listens there already; take another port, or port 0 for a free one")]
+    #[error(
+        "something listens there already; take another port, or port 0 for a free one; `trunkctl nodes` lists the process"
+    )]
     InUse,
     /// Another member has claimed the service, and one of the two claims is for all addresses.
     #[error("{WILDCARD_TAKEN}")]
@@ -101,7 +103,7 @@ impl From<HostError> for VerbsError {
             HostError::OtherVersion(_) => Self::Os(libc::EPROTO),
             HostError::Full(what) => Self::OutOfResources(what),
             HostError::InUse => Self::AddressInUse(
-                "something listens there already; take another port, or port 0 for a free one",
+                "something listens there already; take another port, or port 0 for a free one; `trunkctl nodes` lists the process",
             ),
             HostError::WildcardInUse => Self::AddressInUse(WILDCARD_TAKEN),
         }
@@ -111,6 +113,13 @@ impl From<HostError> for VerbsError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn claimed_service_is_reported_with_command_that_lists_process() {
+        let text = HostError::InUse.to_string();
+        assert!(text.contains("`trunkctl nodes` lists the process"), "{text}");
+        assert!(VerbsError::from(HostError::InUse).to_string().contains(&text), "{text}");
+    }
 
     #[test]
     fn error_without_known_cause_has_remedy() {
