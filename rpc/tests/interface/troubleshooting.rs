@@ -261,6 +261,7 @@ fn add_texts(tokens: &TokenStream, function: &str, texts: &mut Vec<String>) {
 /// Returns the variants of an enum. If it is an error, they are texts, and otherwise names.
 fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
     let items = syn::parse_file(&fs::read_to_string(file).unwrap()).unwrap().items;
+    let constants = items.iter().filter_map(string_constant).collect::<Vec<_>>();
     let is_of_name = |item| match item {
         Item::Enum(item) if item.ident == name => Some(item),
         _ => None,
@@ -273,7 +274,7 @@ fn variants(file: &Path, name: &str, needs_remedy: bool) -> Vec<Entry> {
         let text = match variant.attrs.iter().find(|attribute| attribute.path().is_ident("error")) {
             None if name == "Code" => named(&variant.ident.to_string()),
             None => variant.ident.to_string(),
-            Some(error) => match error_text(error) {
+            Some(error) => match error_text(error, &constants) {
                 text if text.chars().filter(char::is_ascii_alphabetic).count() >= FEWEST_LETTERS => text,
                 // The text is written by another type.
                 _ if needs_remedy => sentence.to_owned(),
@@ -295,12 +296,21 @@ fn named(name: &str) -> String {
     format!("{name}, {}", grpc.trim_start_matches('_'))
 }
 
-/// Returns the text of `#[error("…")]`, with `…` in place of its values.
-fn error_text(attribute: &Attribute) -> String {
+/// Returns the placeholder and the value of a string constant.
+fn string_constant(item: &Item) -> Option<(String, String)> {
+    let Item::Const(item) = item else { return None };
+    let Expr::Lit(value) = &*item.expr else { return None };
+    let Lit::Str(text) = &value.lit else { return None };
+    Some((format!("{{{}}}", item.ident), text.value()))
+}
+
+/// Returns the text of `#[error("…")]` with the constants of its file, and with `…` in place of other values.
+fn error_text(attribute: &Attribute, constants: &[(String, String)]) -> String {
     let Meta::List(list) = &attribute.meta else { return "…".into() };
     let Some(text) = list.tokens.clone().into_iter().next().and_then(|tree| literal(&tree)) else {
         return "…".into();
     };
+    let text = constants.iter().fold(text, |text, (name, value)| text.replace(name, value));
     cut(&text, "{", "}", "…").replace("……", "…")
 }
 
