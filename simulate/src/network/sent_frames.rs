@@ -59,8 +59,14 @@ impl SentFrames {
             self.announced.entry((from, to)).or_default().insert(announcement);
         }
         match (packet.bth.opcode.operation(), packet.reth) {
-            (Operation::READ_REQUEST, Some(reth)) if !self.covers((to, from), &reth) => {
-                self.beside.insert((to, from, packet.bth.psn.get()), reth);
+            (Operation::READ_REQUEST, Some(reth)) => {
+                let key = (to, from, packet.bth.psn.get());
+                // A retransmission may request only the announced part of a lost request.
+                if self.covers((to, from), &reth) {
+                    self.beside.remove(&key);
+                } else {
+                    self.beside.insert(key, reth);
+                }
             }
             (Operation::READ_RESPONSE_FIRST | Operation::READ_RESPONSE_ONLY, _) => {
                 if let Some(reth) = self.beside.get(&(from, to, packet.bth.psn.get())) {
@@ -160,6 +166,18 @@ mod tests {
             assert!(is_broken_by(rkey, address, length, true), "{rkey}, {address}, {length} bytes");
             assert!(!is_broken_by(rkey, address, length, false), "a READ that is refused breaks nothing");
         }
+    }
+
+    #[test]
+    fn retransmitted_request_for_announced_part_may_be_answered() {
+        let mut frames = SentFrames::default();
+        see(&mut frames, true, Operation::SEND_ONLY, 1, Ok(&announcement(7, 5000, 1000)));
+        for length in [1001, 1000] {
+            let reth = Reth { address: IoAddress(5000), rkey: Rkey(7), length };
+            see(&mut frames, false, Operation::READ_REQUEST, 77, Err(reth));
+        }
+        see(&mut frames, true, Operation::READ_RESPONSE_ONLY, 77, Ok(&[1; 4]));
+        assert!(frames.broken().is_none());
     }
 
     /// Returns true if a packet with this frame header and remaining time violates the rule.
