@@ -80,7 +80,7 @@ rows() {
         "nothing listens on UDP port 4791 of fd97:2::1: start the node there, or" "$none"
 
     serve
-    local host step="node started" prohibited="no route to"
+    local host step="node started" prohibited="no route to" cause="no route, prohibited"
     for host in caller router; do
         ip -n "$host" route add unreachable 10.97.2.1
         row "no route, at the $host" "unreachable route on the $host" "$step" "no route to 10.97.2.1: a router, or this host" "$none"
@@ -90,17 +90,17 @@ rows() {
             "no route to fd97:2::1: a router, or this host" "$none"
         ip -n "$host" route del unreachable fd97:2::1
         ip -n "$host" route add prohibit 10.97.2.1
-        row "prohibited, at the $host" "prohibit route on the $host" "$step" "$prohibited 10.97.2.1: " "$none"
+        row "$cause at the $host" "prohibit route on the $host" "$step" "$prohibited 10.97.2.1: " "$none"
         ip -n "$host" route del prohibit 10.97.2.1
         ip -n "$host" route add prohibit fd97:2::1
-        to='[fd97:2::1]:7000' row "prohibited, at the $host, IPv6" "prohibit route on the $host" "$step" \
+        to='[fd97:2::1]:7000' row "$cause at the $host, IPv6" "prohibit route on the $host" "$step" \
             "$prohibited fd97:2::1: " "$none"
         ip -n "$host" route del prohibit fd97:2::1
-        step="request sent" prohibited="a firewall, on this host or on the path, refuses packets to UDP port 4791 of"
+        step="request sent" cause="prohibited," prohibited="a firewall, on this host or on the path, refuses packets to UDP port 4791 of"
     done
 
     ip -n caller route add blackhole 10.97.2.1
-    row "blackhole, at the caller" "blackhole route on the caller" "node started" "no route to 10.97.2.1: a router, or this host" "$none"
+    row "no route, blackhole at the caller" "blackhole route on the caller" "node started" "no route to 10.97.2.1: a router, or this host" "$none"
     ip -n caller route del blackhole 10.97.2.1
 
     # The kernel reports a datagram that an output rule drops as EPERM, and does not send an ICMP message.
