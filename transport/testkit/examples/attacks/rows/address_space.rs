@@ -5,8 +5,8 @@ use crate::{Outcome, Plan};
 use std::time::Duration;
 use trunkline_testkit::{Claims, Folder};
 
-/// Range and step of the limits, in KiB. The program itself needs 16 MiB, and every node serves at the highest limit.
-const LEAST_KIB: u64 = 24 << 10;
+/// Range and step of the limits, in KiB. The program itself needs 25 MiB, and every node serves at the highest limit.
+const LEAST_KIB: u64 = 32 << 10;
 const MOST_KIB: u64 = 400 << 10;
 const STEP_KIB: u64 = 8 << 10;
 /// Distance below which no further limits between two limits with different outcomes are tried, in KiB.

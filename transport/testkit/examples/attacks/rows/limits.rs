@@ -66,7 +66,7 @@ pub(crate) fn at_start(plan: &Plan, findings: &mut Claims) -> Outcome<()> {
     for count in [4, 6, 8, 10, 12, 14, 16, 20, 24] {
         cases.push((format!("descriptors-{count}"), vec![format!("--nofile={count}")]));
     }
-    for size_mib in [24_u64, 64, 128, 256] {
+    for size_mib in [32_u64, 64, 128, 256] {
         cases.push((format!("memory-{size_mib}-mib"), vec![format!("--as={}", size_mib << 20)]));
     }
     for (name, limits) in cases {
