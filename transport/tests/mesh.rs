@@ -77,7 +77,7 @@ fn on_software() -> MeshAddresses {
 }
 
 #[cfg(feature = "rdma-core")]
-fn on_nic() -> Option<MeshAddresses> {
+fn nic_addresses() -> Option<MeshAddresses> {
     use trunkline_verbs::Provider;
     fn address(name: &str) -> Option<IpAddr> {
         std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: {text}")))
@@ -182,7 +182,7 @@ fn on_software_device() {
 #[cfg(feature = "rdma-core")]
 #[test]
 fn on_nic() {
-    match on_nic() {
+    match nic_addresses() {
         Some(place) => mesh(&place),
         None => println!("skip on_nic: no address in TRUNKLINE_MESH_ADDRESS"),
     }
